@@ -1,10 +1,12 @@
 // A CUDA program that knows nothing of mpsguard and is never idle: eight kernels of a millisecond are queued at any time.
 //
-//   second_busy [ROUNDS [FAULT]]
+//   second_busy [ROUNDS [FAULT | graph]]
 //
 // Runtime API: two streams that wait for each other, copies from memory that is not pinned, fills, memory of a short life, a
 // __constant__ that the host writes, a __device__ counter, and a copy to pinned memory in each round, which the host looks at one
 // round later. It waits for a line on standard input before its rounds; the end of the input ends it.
+//
+// With `graph` the kernels of a round and the waits between are those of a captured graph, launched in each.
 //
 // With FAULT (trap, misaligned, shared) a kernel of its own faults after some rounds, with work before and behind it: event injected.
 //
@@ -48,7 +50,7 @@ __global__ void work(unsigned* words, const unsigned* others, const unsigned* ad
     unsigned long long begin, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
     for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < kWords; i += kBlocks * kThreads) {
-        words[i] = words[i] * factors[number % 4] + others[i] + *addend;
+        words[i] = words[i] * factors[(*addend + number) % 4] + others[i] + *addend;
         if (i == 0) atomicAdd(&total, words[0]);
     }
     do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -86,9 +88,10 @@ struct Program {
     unsigned long long* counter = nullptr;
     cudaStream_t streams[2];
     cudaEvent_t turn, done[2];
+    cudaGraphExec_t graph = nullptr;
     Digest digest;
 
-    Program() {
+    explicit Program(bool captured) {
         std::vector<unsigned> values(kWords);
         for (size_t i = 0; i < kWords; ++i) values[i] = static_cast<unsigned>(i * 2654435761u);
         for (unsigned** words : {&first, &second}) {
@@ -106,6 +109,23 @@ struct Program {
         }
         const unsigned odd[4] = {3, 5, 7, 11};
         check("cudaMemcpyToSymbol", cudaMemcpyToSymbol(factors, odd, sizeof odd));
+        if (captured) capture();
+    }
+
+    void capture() {
+        cudaGraph_t made;
+        check("cudaStreamBeginCapture", cudaStreamBeginCapture(streams[0], cudaStreamCaptureModeThreadLocal));
+        launch_all();
+        check("cudaStreamEndCapture", cudaStreamEndCapture(streams[0], &made));
+        check("cudaGraphInstantiate", cudaGraphInstantiateWithFlags(&graph, made, 0));
+        check("cudaGraphDestroy", cudaGraphDestroy(made));
+    }
+
+    void launch_all() {
+        for (unsigned i = 0; i < 4; ++i) launch(0, first, second, i);
+        hand_over(0, 1);
+        for (unsigned i = 0; i < 4; ++i) launch(1, second, first, i);
+        hand_over(1, 0);
     }
 
     void launch(int in, unsigned* words, const unsigned* others, unsigned number) {
@@ -123,10 +143,8 @@ struct Program {
         check("cudaMemcpyAsync",
               cudaMemcpyAsync(addend, &number, sizeof number, cudaMemcpyHostToDevice, streams[0]));
         check("cudaMemsetAsync", cudaMemsetAsync(second + number % kWords, static_cast<int>(number), 64, streams[0]));
-        for (unsigned i = 0; i < 4; ++i) launch(0, first, second, number + i);
-        hand_over(0, 1);
-        for (unsigned i = 0; i < 4; ++i) launch(1, second, first, number + i);
-        hand_over(1, 0);
+        if (graph != nullptr) check("cudaGraphLaunch", cudaGraphLaunch(graph, streams[0]));
+        else launch_all();
         if (number % kShortLife == kShortLife - 1) use_other_memory();
         check("cudaMemcpyAsync", cudaMemcpyAsync(seen + number % 2 * kSeen, second, kSeen * sizeof *seen,
                                                  cudaMemcpyDeviceToHost, streams[0]));
@@ -186,13 +204,14 @@ bool line_came() {
 
 int main(int argc, char** argv) {
     const unsigned rounds = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : kRounds;
+    const bool captured = argc > 2 && std::strcmp(argv[2], "graph") == 0;
     int which = -1;
     for (int i = 0; argc > 2 && i < 3; ++i) {
         if (std::strcmp(argv[2], kFaults[i]) == 0) which = i;
     }
-    if (rounds <= kFault || argc > 3 || (argc > 2 && which < 0)) return 2;
+    if (rounds <= kFault || argc > 3 || (argc > 2 && which < 0 && !captured)) return 2;
     emit("start");
-    Program program;
+    Program program(captured);
     check("cudaDeviceSynchronize", cudaDeviceSynchronize());
     emit("idle");
     if (!line_came()) return 0;

@@ -98,7 +98,7 @@ static bool hold(word context, int device, uint64_t total) {
 // A stream that is asked during a capture ends the capture.
 static bool has_no_work(bool drain) {
     reason why;
-    if (!work_is_quiet(drain ? QUIET_MS : 0) || reasons_has(REASON_graphs)) return false;
+    if (!work_is_quiet(drain ? QUIET_MS : 0) || work_is_captured()) return false;
     return work_is_idle() || (drain && !reasons_any(&why) && work_drain(DRAIN_MS));
 }
 

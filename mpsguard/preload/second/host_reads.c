@@ -4,6 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "second/work.h"
+
 // More that are not seen than this: the log is broken.
 #define MOST 1024
 #define EVENT_WITHOUT_TIME 2
@@ -38,7 +40,7 @@ static bool mark(unseen_copy *at, log_entry *entry, word stream) {
 void host_reads_add(log_entry *entry, word stream) {
     pthread_mutex_lock(&lock);
     // An event that is recorded, or asked, in a stream capture would be a part of it, or end it.
-    const bool fits = count < MOST, marked = fits && !reasons_has(REASON_graphs) && mark(&unseen[count], entry, stream);
+    const bool fits = count < MOST, marked = fits && !work_is_captured() && mark(&unseen[count], entry, stream);
     if (marked) ++count;
     pthread_mutex_unlock(&lock);
     if (!fits) log_break(REASON_log_full, "copies to the host");
@@ -54,7 +56,7 @@ static void stay(size_t left, size_t i) {
 
 void host_reads_look(void) {
     int mode = CAPTURE_RELAXED;
-    if (atomic_load_explicit(&count, memory_order_acquire) == 0 || reasons_has(REASON_graphs)) return;
+    if (atomic_load_explicit(&count, memory_order_acquire) == 0 || work_is_captured()) return;
     pthread_mutex_lock(&lock);
     size_t left = 0;
     bool answered = true;

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -83,6 +84,15 @@ log_entry *log_add(log_kind kind, function_id function, const work_stream *strea
     log_entry *const made = (log_entry *)(void *)(room + at);
     *made = (log_entry){.size = (uint32_t)size, .function = (uint16_t)function, .kind = (uint8_t)kind, .count = (uint8_t)count,
                         .stream = stream, .behind = work_enqueued(stream)};
+    if (count > 0) memcpy(made->words, words, count * sizeof *words);
+    return made;
+}
+
+log_entry *log_make(log_kind kind, function_id function, const word *words, size_t count, size_t bytes) {
+    const uint64_t size = sizeof(log_entry) + count * sizeof *words + bytes;
+    log_entry *const made = size <= LOG_BYTES ? calloc(1, size) : NULL;
+    if (made == NULL) return NULL;
+    *made = (log_entry){.size = (uint32_t)size, .function = (uint16_t)function, .kind = (uint8_t)kind, .count = (uint8_t)count};
     if (count > 0) memcpy(made->words, words, count * sizeof *words);
     return made;
 }

@@ -54,6 +54,9 @@ bool log_is_crowded(void);
 // A new entry with room for `bytes`; NULL if the log is off, or is now because it is full. `stream`: where it was enqueued last, or NULL.
 log_entry *log_add(log_kind kind, function_id function, const work_stream *stream, const word *words, size_t count, size_t bytes);
 
+// One of its own, outside of the log; NULL if there is no memory. free() ends it.
+log_entry *log_make(log_kind kind, function_id function, const word *words, size_t count, size_t bytes);
+
 void *log_bytes(log_entry *entry);
 
 // The entry behind one (NULL: the first); NULL at the end.

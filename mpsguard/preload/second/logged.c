@@ -96,34 +96,50 @@ static bool packed_parameters(const word *extra, const void **bytes, uint64_t *s
     return true;
 }
 
-static void keep_launch(function_id id, const word *a, const work_stream *stream) {
-    const given_launch given = launch_of(id, a);
-    const void *packed = NULL;
-    logged_launch kept = {.function = given.function, .attribute_count = given.attribute_count};
-    memcpy(kept.sizes, given.sizes, sizeof kept.sizes);
-    if (given.parameters != 0) {
-        kept.layout = layout_of(given.function);
-        if (kept.layout == NULL) return log_end(REASON_unlogged, "parameters of a kernel");
-        kept.size = kept.layout->size;
-    } else if (given.extra != 0) {
-        kept.packed = true;
-        if (!packed_parameters(POINTER(given.extra), &packed, &kept.size)) return not_kept(id);
+// A launch as it will be kept, with `bytes` for what follows; false if its parameters are not known.
+static bool measure_launch(const given_launch *given, logged_launch *kept, const void **packed, uint64_t *bytes) {
+    *kept = (logged_launch){.function = given->function, .attribute_count = given->attribute_count};
+    *packed = NULL;
+    memcpy(kept->sizes, given->sizes, sizeof kept->sizes);
+    if (given->parameters != 0) {
+        kept->layout = layout_of(given->function);
+        if (kept->layout == NULL) return false;
+        kept->size = kept->layout->size;
+    } else if (given->extra != 0) {
+        kept->packed = true;
+        if (!packed_parameters(POINTER(given->extra), packed, &kept->size)) return false;
     }
-    const uint64_t attributes = given.attribute_count * sizeof *given.attributes;
-    log_entry *const entry = log_add(LOG_LAUNCH, id, stream, NULL, 0, sizeof kept + attributes + kept.size);
-    unsigned char *const to = entry != NULL ? log_bytes(entry) : NULL, *const bytes = to != NULL ? to + sizeof kept + attributes : NULL;
+    *bytes = sizeof *kept + given->attribute_count * sizeof *given->attributes + kept->size;
+    return true;
+}
+
+// Into `entry`, which may be NULL: what is given is looked at in any case.
+static void fill_launch(log_entry *entry, const given_launch *given, const logged_launch *kept, const void *packed) {
+    const uint64_t attributes = given->attribute_count * sizeof *given->attributes;
+    unsigned char *const to = entry != NULL ? log_bytes(entry) : NULL, *const bytes = to != NULL ? to + sizeof *kept + attributes : NULL;
     if (to != NULL) {
-        memcpy(to, &kept, sizeof kept);
-        if (attributes > 0) memcpy(to + sizeof kept, given.attributes, attributes);
-        if (packed != NULL) memcpy(bytes, packed, kept.size);
+        memcpy(to, kept, sizeof *kept);
+        if (attributes > 0) memcpy(to + sizeof *kept, given->attributes, attributes);
+        if (packed != NULL) memcpy(bytes, packed, kept->size);
     }
-    if (packed != NULL) host_memory_look(packed, kept.size, 0);
-    void *const *const parameters = POINTER(given.parameters);
-    for (size_t i = 0; kept.layout != NULL && i < kept.layout->count; ++i) {
-        const size_t size = kept.layout->parameters[i].size;
-        if (bytes != NULL) memcpy(bytes + kept.layout->parameters[i].offset, parameters[i], size);
+    if (packed != NULL) host_memory_look(packed, kept->size, 0);
+    void *const *const parameters = POINTER(given->parameters);
+    for (size_t i = 0; kept->layout != NULL && i < kept->layout->count; ++i) {
+        const size_t size = kept->layout->parameters[i].size;
+        if (bytes != NULL) memcpy(bytes + kept->layout->parameters[i].offset, parameters[i], size);
         host_memory_look(parameters[i], size, 0);
     }
+}
+
+static void keep_launch(function_id id, const word *a, const work_stream *stream) {
+    const given_launch given = launch_of(id, a);
+    logged_launch kept;
+    const void *packed;
+    uint64_t bytes;
+    if (measure_launch(&given, &kept, &packed, &bytes))
+        fill_launch(log_add(LOG_LAUNCH, id, stream, NULL, 0, bytes), &given, &kept, packed);
+    else if (given.parameters != 0) log_end(REASON_unlogged, "parameters of a kernel");
+    else not_kept(id);
 }
 
 static void keep_to_device(function_id id, const work_stream *stream, word to, word from, uint64_t size) {
@@ -214,10 +230,47 @@ void logged_after(log_entry *before, function_id id, const word *a, const work_s
             if (is_gpu_memory(a[0])) log_add(LOG_CALL, id, stream, a, functions[id].count, 0);
             else not_kept(id);
             break;
+        case SHAPE_GRAPH: log_add(LOG_CALL, id, stream, a, functions[id].count, 0); break;
         default: not_kept(id);
     }
 }
 
 void logged_not(log_entry *before) {
     if (before != NULL) before->kind = LOG_NOTHING;
+}
+
+// In a capture nothing is read, and any memory of the GPU will do.
+static log_entry *captured_launch(function_id id, const word *a) {
+    const given_launch given = launch_of(id, a);
+    logged_launch kept;
+    const void *packed;
+    uint64_t bytes;
+    if (!measure_launch(&given, &kept, &packed, &bytes)) return NULL;
+    log_entry *const entry = log_make(LOG_LAUNCH, id, NULL, 0, bytes);
+    fill_launch(entry, &given, &kept, packed);
+    return entry;
+}
+
+static log_entry *captured_plane(function_id id, const word *a) {
+    const plane_copy *const plane = POINTER(a[0]);
+    const word *const w = plane->words;
+    const bool within = (unsigned)w[PLANE_FROM_TYPE] != MEMORY_HOST && (unsigned)w[PLANE_TO_TYPE] != MEMORY_HOST &&
+                        !is_host_memory(w[PLANE_FROM]) && !is_host_memory(w[PLANE_TO]);
+    log_entry *const entry = within ? log_make(LOG_CALL, id, a, functions[id].count, sizeof *plane) : NULL;
+    if (entry != NULL) memcpy(log_bytes(entry), plane, sizeof *plane);
+    return entry;
+}
+
+log_entry *logged_in_capture(function_id id, const word *a) {
+    const size_t count = functions[id].count;
+    switch (facts[id].shape) {
+        case SHAPE_LAUNCH: return captured_launch(id, a);
+        case SHAPE_TO_HOST:
+        case SHAPE_TO_DEVICE:
+        case SHAPE_BETWEEN:
+        case SHAPE_ANY: return !is_host_memory(a[0]) && !is_host_memory(a[1]) ? log_make(LOG_CALL, id, a, count, 0) : NULL;
+        case SHAPE_PLANE: return captured_plane(id, a);
+        case SHAPE_SET: return !is_host_memory(a[0]) ? log_make(LOG_CALL, id, a, count, 0) : NULL;
+        default: return NULL;
+    }
 }

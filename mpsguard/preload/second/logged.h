@@ -18,3 +18,6 @@ typedef struct {
 log_entry *logged_before(function_id id, const word *a);
 void logged_after(log_entry *before, function_id id, const word *a, const work_stream *stream);
 void logged_not(log_entry *before);
+
+// A call that went into a capture, as an entry of its own; NULL if it cannot be made again: it copies from or to the host, for example.
+log_entry *logged_in_capture(function_id id, const word *a);

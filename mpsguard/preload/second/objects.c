@@ -24,7 +24,9 @@ object *objects_find(word key) {
     return NULL;
 }
 
-static bool is_of_short_life(object_kind kind) { return kind == OBJECT_STREAM || kind == OBJECT_EVENT; }
+static bool is_of_short_life(object_kind kind) {
+    return kind == OBJECT_STREAM || kind == OBJECT_EVENT || kind == OBJECT_GRAPH || kind == OBJECT_INSTANCE;
+}
 
 // The same kernel, asked for again, is the same handle.
 static bool is_same(const object *known, const object *made) {
@@ -59,6 +61,7 @@ static object *note(const object *wanted) {
         old->flags = wanted->flags;
         old->priority = wanted->priority;
         old->recorded_in = NULL;
+        old->captured = wanted->captured;
         atomic_store_explicit(&old->gone, false, memory_order_release);
         return old;
     }
@@ -76,6 +79,8 @@ static object *note(const object *wanted) {
     made->priority = wanted->priority;
     made->name = name;
     made->code = wanted->code;
+    made->captured = wanted->captured;
+    made->make = wanted->make;
     made->next = atomic_load_explicit(&buckets[bucket_of(made->key)], memory_order_relaxed);
     made->older = atomic_load_explicit(&newest, memory_order_relaxed);
     atomic_store_explicit(&buckets[bucket_of(made->key)], made, memory_order_release);

@@ -13,10 +13,13 @@ typedef enum {
     OBJECT_FUNCTION_OF_MODULE,
     OBJECT_KERNEL_OF_LIBRARY,
     OBJECT_FUNCTION_OF_KERNEL,
+    OBJECT_GRAPH,
+    OBJECT_INSTANCE,           // of a graph
 } object_kind;
 
 typedef struct work_stream work_stream;
 typedef struct image image;
+typedef struct recipe recipe;
 
 // Where the parameters of a kernel are in the room for them.
 typedef struct parameter_layout {
@@ -33,10 +36,12 @@ typedef struct object {
     unsigned generation;        // of a stream or an event: how often this was another one's
     struct object *parent;      // the module, library or kernel
     _Atomic(bool) asked;        // of a module or a library: where a variable of it lies
-    word flags;                 // of a stream or an event
+    word flags;                 // of a stream, an event or an instance
     int priority;               // of a stream
     char *name;                 // of a function or a kernel
     image *code;                // of a module or a library
+    recipe *captured;           // of a graph or an instance
+    mg_result (*make)(const struct object *o, word *made);  // of them, in the copy at hand
     _Atomic(word) second[PLACE_COUNT];  // the handle of each copy beside the first one; 0: not made
     struct { word attribute, value; } attributes[OBJECT_ATTRIBUTES];
     int attribute_count;
@@ -50,7 +55,7 @@ typedef struct object {
     struct object *older;       // of all
 } object;
 
-// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code), in place of one with the same handle: the
+// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code, captured, make), in place of one with the same handle: the
 // driver gives those of what is destroyed to others. NULL if there is no host memory (a reason then).
 object *objects_note(const object *made);
 

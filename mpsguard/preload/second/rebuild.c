@@ -14,7 +14,8 @@
 // Handles are pointers; what is less stands for a default stream, or for none.
 #define LEAST_HANDLE 4096
 
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;  // at one time one object is made
+// At one time one object is made, and what it is made of.
+static pthread_mutex_t making = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static word context_first;
 static word contexts[PLACE_COUNT];
 static _Atomic bool taken_over;
@@ -79,7 +80,7 @@ static bool set_up(object *o, word made) {
 
 static mg_result make(const object *o, word *made) {
     const word parent = o->parent != NULL ? translate(o->parent) : 0;
-    if (parent == 0 && o->kind >= OBJECT_MODULE_OF_LIBRARY) return MG_INVALID_VALUE;
+    if (parent == 0 && o->kind >= OBJECT_MODULE_OF_LIBRARY && o->make == NULL) return MG_INVALID_VALUE;
     switch (o->kind) {
         case OBJECT_STREAM:
             return CALL(copies_second(), cuStreamCreateWithPriority, WORD(made), o->flags, (word)(int64_t)o->priority);
@@ -90,6 +91,8 @@ static mg_result make(const object *o, word *made) {
         case OBJECT_FUNCTION_OF_MODULE: return CALL(copies_second(), cuModuleGetFunction, WORD(made), parent, WORD(o->name));
         case OBJECT_KERNEL_OF_LIBRARY: return CALL(copies_second(), cuLibraryGetKernel, WORD(made), parent, WORD(o->name));
         case OBJECT_FUNCTION_OF_KERNEL: return CALL(copies_second(), cuKernelGetFunction, WORD(made), parent);
+        case OBJECT_GRAPH:
+        case OBJECT_INSTANCE: return o->make(o, made);
     }
     return MG_INVALID_VALUE;
 }
@@ -137,6 +140,8 @@ static void end_ahead(object *o) {
         case OBJECT_EVENT: CALL(copies_second(), cuEventDestroy_v2, second); break;
         case OBJECT_MODULE: CALL(copies_second(), cuModuleUnload, second); break;
         case OBJECT_LIBRARY: CALL(copies_second(), cuLibraryUnload, second); break;
+        case OBJECT_GRAPH: CALL(copies_second(), cuGraphDestroy, second); break;
+        case OBJECT_INSTANCE: CALL(copies_second(), cuGraphExecDestroy, second); break;
         default: break;
     }
     rebuild_forget(second);

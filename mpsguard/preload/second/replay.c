@@ -8,13 +8,9 @@
 #include "second/host_memory.h"
 #include "second/host_reads.h"
 #include "second/log.h"
-#include "second/logged.h"
-#include "second/objects.h"
 #include "second/reasons.h"
-#include "second/rebuild.h"
-#include "second/roles.h"
+#include "second/repeat.h"
 #include "second/spare.h"
-#include "second/structures.h"
 #include "second/translate.h"
 
 // One stream, and one that all others wait for: the log's order is one in which nothing is too early.
@@ -46,47 +42,6 @@ static bool wait(void) {
     }
 }
 
-static bool repeat_launch(log_entry *entry) {
-    const unsigned char *at = log_bytes(entry);
-    logged_launch kept;
-    memcpy(&kept, at, sizeof kept);
-    at += sizeof kept;
-    launch_attribute attributes[kept.attribute_count + 1];
-    unsigned count = 0;
-    for (unsigned i = 0; i < kept.attribute_count; ++i) {
-        memcpy(&attributes[count], at, sizeof *attributes);
-        at += sizeof *attributes;
-        // One that begins before the one before it has ended: here, none does.
-        if (attributes[count].id != ATTRIBUTE_PROGRAMMATIC_SERIALIZATION) ++count;
-    }
-    const size_t parameter_count = kept.layout != NULL ? kept.layout->count : 0;
-    const void *parameters[parameter_count + 1];
-    for (size_t i = 0; i < parameter_count; ++i) parameters[i] = at + kept.layout->parameters[i].offset;
-    const word packed[] = {EXTRA_POINTER, WORD(at), EXTRA_SIZE, WORD(&kept.size), EXTRA_END};
-    const word function = rebuild_translate(kept.function), given = kept.layout != NULL ? WORD(parameters) : 0,
-               extra = kept.packed ? WORD(packed) : 0;
-    const unsigned *const s = kept.sizes;
-    if (function == 0) return false;
-    if (roles_has_config((function_id)entry->function)) {
-        launch_config config = {.stream = IN_ORDER, .attributes = attributes, .attribute_count = count};
-        memcpy(config.sizes, s, sizeof config.sizes);
-        return CALL(copies_second(), cuLaunchKernelEx, WORD(&config), function, given, extra) == MG_SUCCESS;
-    }
-    const word words[] = {function, s[0], s[1], s[2], s[3], s[4], s[5], s[6], IN_ORDER, given, extra};
-    return copies_call(copies_second(), (function_id)entry->function, words, functions[entry->function].count) == MG_SUCCESS;
-}
-
-static bool repeat_call(log_entry *entry) {
-    const function_id id = (function_id)entry->function;
-    word words[MOST_PARAMETERS], translated[MOST_PARAMETERS];
-    translate_room room;
-    memcpy(words, entry->words, entry->count * sizeof *words);
-    if (facts[id].stream != NO_STREAM) words[facts[id].stream] = IN_ORDER;
-    if (facts[id].shape == SHAPE_PLANE) words[0] = WORD(log_bytes(entry));
-    return translate_words(id, words, translated, &room) &&
-           copies_call(copies_second(), id, translated, functions[id].count) == MG_SUCCESS;
-}
-
 static bool repeat_to_device(log_entry *entry) {
     const word *const w = entry->words;
     word to = w[0];
@@ -109,8 +64,8 @@ static bool repeat_to_host(log_entry *entry) {
 
 static bool repeat(log_entry *entry) {
     switch ((log_kind)entry->kind) {
-        case LOG_CALL: return repeat_call(entry);
-        case LOG_LAUNCH: return repeat_launch(entry);
+        case LOG_CALL: return repeat_call(entry, IN_ORDER);
+        case LOG_LAUNCH: return repeat_launch(entry, IN_ORDER);
         case LOG_TO_DEVICE: return repeat_to_device(entry);
         case LOG_TO_HOST: return repeat_to_host(entry);
         case LOG_MAP: return spare_repeat(entry);

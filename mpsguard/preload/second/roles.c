@@ -38,7 +38,7 @@ static const struct {
     {"cuMemcpyHtoD", SHAPE_TO_DEVICE},   {"cuMemcpyDtoH", SHAPE_TO_HOST},
     {"cuMemcpyDtoD", SHAPE_BETWEEN},     {"cuMemcpy2D", SHAPE_PLANE},
     {"cuMemsetD", SHAPE_SET},            {"cuMemcpy_", SHAPE_ANY},
-    {"cuMemcpyAsync", SHAPE_ANY},
+    {"cuMemcpyAsync", SHAPE_ANY},        {"cuGraphLaunch", SHAPE_GRAPH},
 };
 
 static shape shape_of(const char *name) {

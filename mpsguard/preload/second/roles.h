@@ -14,12 +14,16 @@ typedef enum {
     KIND_FUNCTION,
     KIND_MODULE,
     KIND_LIBRARY,
+    KIND_GRAPH,
+    KIND_EXEC,
     KIND_OUT_CONTEXT,
     KIND_OUT_STREAM,
     KIND_OUT_EVENT,
     KIND_OUT_FUNCTION,
     KIND_OUT_MODULE,
     KIND_OUT_LIBRARY,
+    KIND_OUT_GRAPH,
+    KIND_OUT_EXEC,
 } kind;
 
 typedef struct {
@@ -33,7 +37,7 @@ extern const function_role functions[FUNCTION_COUNT];
 
 // What is asked at each call, made once of that.
 enum { NO_STREAM = MOST_PARAMETERS };
-typedef enum { SHAPE_OTHER, SHAPE_LAUNCH, SHAPE_TO_DEVICE, SHAPE_TO_HOST, SHAPE_BETWEEN, SHAPE_ANY, SHAPE_PLANE, SHAPE_SET } shape;
+typedef enum { SHAPE_OTHER, SHAPE_LAUNCH, SHAPE_TO_DEVICE, SHAPE_TO_HOST, SHAPE_BETWEEN, SHAPE_ANY, SHAPE_PLANE, SHAPE_SET, SHAPE_GRAPH } shape;
 typedef struct {
     shape shape;           // what of work a call does
     unsigned char stream;  // which parameter is the stream

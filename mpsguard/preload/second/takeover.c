@@ -122,6 +122,9 @@ static void say_what_may_come(void) {
 static void *keep_ready(void *unused) {
     (void)unused;
     char directory[4096];
+    // What this thread does breaks no capture of another one.
+    int mode = MG_CAPTURE_RELAXED;
+    CALL(&first_copy, cuThreadExchangeStreamCaptureMode, WORD(&mode));
     if (!lane_directory(directory, sizeof directory)) reasons_hold(REASON_no_other_lane);
     images_prepare();
     say_what_may_come();
@@ -239,6 +242,7 @@ static bool take_over(void) {
     reason why = REASON_COUNT;
     say(CLAIM_GOING_OVER, REASON_COUNT);
     work_close();
+    if (work_is_captured()) reasons_hold_for(REASON_graphs, "a capture under way");
     bool replay = state_at_fault() == REPLAYED;
     steps_end(&made, &made.quiet, true);
     if (getpid() == owner && !reasons_any(&why)) {

@@ -41,7 +41,7 @@ bool translate_words(function_id id, const word *a, word *out, translate_room *r
     if (functions[id].role != ROLE_refuse && !translate_addresses(id, out, &room->plane)) return false;
     for (size_t i = 0; i < functions[id].count; ++i) {
         const kind k = functions[id].kinds[i];
-        if (k < KIND_CONTEXT || k > KIND_LIBRARY) continue;
+        if (k < KIND_CONTEXT || k > KIND_EXEC) continue;
         out[i] = rebuild_translate(a[i]);
         if (a[i] != 0 && out[i] == 0) return false;
     }

@@ -31,6 +31,7 @@ static __thread struct {
 } mine __attribute__((tls_model("initial-exec")));
 static _Atomic int changes;  // under way
 static _Atomic bool closed;
+static _Atomic int captures;  // under way
 
 static size_t bucket_of(word handle) { return (handle * UINT64_C(0x9E3779B97F4A7C15)) >> 54; }
 
@@ -95,6 +96,10 @@ void work_stream_ended(word handle) {
     if (found != NULL && work_enqueued(found) > atomic_load_explicit(&found->over, memory_order_acquire)) found->ended = true;
     pthread_mutex_unlock(&lock);
 }
+
+void work_capture_begins(void) { atomic_fetch_add(&captures, 1); }
+void work_capture_ends(void) { atomic_fetch_sub(&captures, 1); }
+bool work_is_captured(void) { return atomic_load(&captures) > 0; }
 
 void work_close(void) { atomic_store(&closed, true); }
 void work_open(void) { atomic_store(&closed, false); }

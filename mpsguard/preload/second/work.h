@@ -50,6 +50,11 @@ work_mark work_mark_all(void);
 void work_mark_is_over(work_mark *mark);
 void work_mark_free(work_mark *mark);
 
+// Captures that are under way, or just begin: what asks a stream, or copies in none, may break one.
+void work_capture_begins(void);
+void work_capture_ends(void);
+bool work_is_captured(void);
+
 // All that has been enqueued in all streams so far, as a number that only grows.
 uint64_t work_total(void);
 

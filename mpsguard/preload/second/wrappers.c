@@ -11,6 +11,7 @@
 #include "second/beside.h"
 #include "second/copies.h"
 #include "second/epoch.h"
+#include "second/graphs.h"
 #include "second/host_memory.h"
 #include "second/host_reads.h"
 #include "second/images.h"
@@ -80,6 +81,13 @@ static bool has_event(const launch_config *config) {
 static mg_result keep(const driver_copy *copy, function_id id, const word *a, work_stream *stream, bool enqueues) {
     const bool logged = epoch_is_wanted();
     if (!work_begin(stream)) return TURNED_AWAY;
+    recipe *const captured = stream != NULL ? graphs_capture_of(work_handle(stream)) : NULL;
+    if (captured != NULL) {
+        const mg_result result = copies_call(copy, id, a, functions[id].count);
+        if (result == MG_SUCCESS) graphs_note_work(captured, id, a, work_handle(stream));
+        work_end(stream);
+        return result;
+    }
     log_entry *const before = logged ? logged_before(id, a) : NULL;
     const mg_result result = copies_call(copy, id, a, functions[id].count);
     if (result == MG_SUCCESS) {
@@ -173,6 +181,7 @@ static void note_made(function_id id, const word *a) {
         case FUNCTION_cuModuleGetFunction: note_child(key, OBJECT_FUNCTION_OF_MODULE, a[1], POINTER(a[2])); return;
         case FUNCTION_cuLibraryGetKernel: note_child(key, OBJECT_KERNEL_OF_LIBRARY, a[1], POINTER(a[2])); return;
         case FUNCTION_cuLibraryGetModule: note_child(key, OBJECT_MODULE_OF_LIBRARY, a[1], NULL); return;
+        case FUNCTION_cuGraphInstantiateWithFlags: graphs_note_instance(key, a[1], a[2]); return;
         case FUNCTION_cuKernelGetFunction: note_child(key, OBJECT_FUNCTION_OF_KERNEL, a[1], NULL); return;
         // The module of a function; that of a library may not have been asked for yet.
         case FUNCTION_cuFuncGetModule: {
@@ -215,12 +224,18 @@ static void note_set(function_id id, const word *a) {
 
 static mg_result make_or_set(const driver_copy *copy, function_id id, const word *a) {
     const bool sets = functions[id].role == ROLE_set, records = sets && functions[id].kinds[0] == KIND_EVENT;
-    work_stream *const stream = records ? stream_of(id, a) : NULL;
+    const bool waits = sets && functions[id].kinds[0] == KIND_STREAM;
+    work_stream *const stream = records || waits ? stream_of(id, a) : NULL;
+    recipe *const recorded = records && stream != NULL ? graphs_capture_of(work_handle(stream)) : NULL;
     const uint64_t behind = work_enqueued(stream);
     const objects_record record = records ? objects_record_begin(a[0]) : (objects_record){0};
     const mg_result result = copies_call(copy, id, a, functions[id].count);
-    if (records) objects_record_end(&record, result == MG_SUCCESS, stream, behind);
+    if (records) objects_record_end(&record, result == MG_SUCCESS && recorded == NULL, stream, behind);
     if (result != MG_SUCCESS) return result;
+    if (recorded != NULL) graphs_note_record(recorded, id, a, work_handle(stream));
+    // By a wait for what is captured a stream comes into the capture.
+    recipe *const waited = waits && stream != NULL ? graphs_capture_of(work_handle(stream)) : NULL;
+    if (waited != NULL) graphs_note_wait(waited, a, work_handle(stream));
     if (sets) note_set(id, a);
     else note_made(id, a);
     return result;
@@ -230,12 +245,16 @@ static mg_result end(const driver_copy *copy, function_id id, const word *a, con
     const objects_mark mark = objects_mark_of(keys[0]);
     if (copy != &first_copy) rebuild_forget(a[0]);
     // What was launched of it cannot be launched again.
-    if (functions[id].kinds[0] == KIND_MODULE || functions[id].kinds[0] == KIND_LIBRARY)
+    const kind what = functions[id].kinds[0];
+    if (what == KIND_MODULE || what == KIND_LIBRARY || what == KIND_EXEC)
         log_break(REASON_unlogged, copies_name(id));
     const mg_result result = copies_call(copy, id, a, functions[id].count);
     if (result != MG_SUCCESS) return result;
-    if (functions[id].kinds[0] == KIND_STREAM) work_stream_ended(keys[0]);
-    if (functions[id].kinds[0] == KIND_LIBRARY) variables_forget(keys[0]);
+    if (what == KIND_STREAM) {
+        work_stream_ended(keys[0]);
+        graphs_stream_ended(keys[0]);
+    }
+    if (what == KIND_LIBRARY) variables_forget(keys[0]);
     objects_forget(mark);
     return result;
 }
@@ -297,6 +316,14 @@ static mg_result pointer_attributes(const driver_copy *copy, function_id id, con
     return result;
 }
 
+static mg_result capture(const driver_copy *copy, function_id id, const word *a) {
+    const bool ends = id == FUNCTION_cuStreamEndCapture || id == FUNCTION_cuStreamEndCapture_ptsz;
+    if (copy != &first_copy) return copies_call(copy, id, (const word[]){rebuild_translate(a[0]), functions[id].count > 1 ? a[1] : 0}, functions[id].count);
+    const work_stream *const stream = stream_of(id, a);
+    const word handle = stream != NULL ? work_handle(stream) : a[0];
+    return ends ? graphs_end_capture(id, a, handle) : graphs_begin_capture(id, a, handle);
+}
+
 static mg_result own(const driver_copy *copy, function_id id, const word *a) {
     switch (id) {
         case FUNCTION_cuInit: return copies_call(&first_copy, id, a, 1);
@@ -334,6 +361,12 @@ static mg_result own(const driver_copy *copy, function_id id, const word *a) {
             log_break(REASON_unlogged, copies_name(id));
             return result;
         }
+        case FUNCTION_cuStreamBeginCapture:
+        case FUNCTION_cuStreamBeginCapture_ptsz:
+        case FUNCTION_cuStreamBeginCapture_v2:
+        case FUNCTION_cuStreamBeginCapture_v2_ptsz:
+        case FUNCTION_cuStreamEndCapture:
+        case FUNCTION_cuStreamEndCapture_ptsz: return capture(copy, id, a);
         case FUNCTION_cuEventElapsedTime:
         case FUNCTION_cuEventElapsedTime_v2: {
             const word words[] = {a[0], copy == &first_copy ? a[1] : rebuild_translate(a[1]),

@@ -15,8 +15,10 @@ from tests.bench.core.errors import SuiteError
 from tests.bench.core.programs import CUDA, compile_cuda
 from tests.bench.isolation import preloaded
 
-CPP, TORCH = "CUDA C++ program", "PyTorch training"
+CPP, GRAPHS, TORCH = "CUDA C++ program", "CUDA C++ program with a graph", "PyTorch training"
 
+_ROUNDS: Final = 1500
+"""As without a word."""
 _WITHOUT: Final = ("-DNO_BLAS",)
 _SIMULATED: Final = Path(__file__).with_name("simulated_idle.py")
 
@@ -50,6 +52,8 @@ def all_of_them(bench: Bench, state: State) -> tuple[list[Program], str]:
             binary, note = compile_cuda("second_busy", bench.root), ""
         preload.result()
     programs = [Program(CPP, (str(binary),), note)]
+    if state is State.BUSY:
+        programs.append(Program(GRAPHS, (str(binary), str(_ROUNDS), "graph")))
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         return programs, f"{sys.executable} has no {missing[0]}"

@@ -41,6 +41,8 @@ extern int cuMemFree_v2(address), cuMemMap(address, size_t, size_t, unsigned lon
 extern int cuMemAddressReserve(address *, size_t, size_t, address, unsigned long long), cuMemSetAccess(address, size_t, const void *, size_t);
 extern int cuMemsetD32_v2_ptds(address, unsigned, size_t), cuCtxSetLimit(int, size_t), cuFuncSetAttribute(void *, int, int), cuMemGetInfo_v2(size_t *, size_t *), cuMemAllocFromPoolAsync(address *, size_t, void *, void *), cuMemcpyAsync(address, address, size_t, void *);
 extern int cuDriverGetVersion(int *), cuMemRelease(unsigned long long);
+extern int cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **), cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
+extern int cuGraphLaunch(void *, void *), cuGraphDestroy(void *), cuGraphExecDestroy(void *), cuGraphGetNodes(void *, void **, size_t *);
 extern int cuMemGetAllocationPropertiesFromHandle(void *, unsigned long long), cuIpcGetMemHandle(void *, address);
 
 static void *context, *module, *stream;
@@ -1017,6 +1019,136 @@ static void memory_of_a_pool(void) {
     expect(4, "content");
 }
 
+// The instance of what `fill` puts into a capture of the stream.
+static void *instance_of(void (*fill)(void)) {
+    void *graph, *instance;
+    size_t nodes = 0;
+    DO(cuStreamBeginCapture_v2(stream, 0));
+    fill();
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphGetNodes(graph, NULL, &nodes));
+    if (nodes == 0) wrong("nothing was captured");
+    DO(cuGraphInstantiateWithFlags(&instance, graph, 1));
+    DO(cuGraphDestroy(graph));
+    return instance;
+}
+
+static void one_kernel(void) { launch(function("affine"), stream); }
+
+static void graph_used_after(void) {
+    void *const instance = instance_of(one_kernel);
+    set(1);
+    fault();
+    DO(cuGraphLaunch(instance, stream));
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+    DO(cuGraphExecDestroy(instance));
+}
+
+static void graph_in_flight(void) {
+    void *const instance = instance_of(one_kernel);
+    set(1);
+    settle();
+    DO(cuGraphLaunch(instance, stream));
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+    DO(cuGraphLaunch(instance, stream));
+    DO(cuStreamSynchronize(stream));
+    expect(13, "content afterwards");
+}
+
+// Three kernels, the second in a stream that comes in by an event and goes out by another one; all of these are gone afterwards.
+static void fill_two_streams(void) {
+    void *other, *forth, *back;
+    DO(cuStreamCreate(&other, 1));
+    DO(cuEventCreate(&forth, 2));
+    DO(cuEventCreate(&back, 2));
+    launch(function("affine"), stream);
+    DO(cuEventRecord(forth, stream));
+    DO(cuStreamWaitEvent(other, forth, 0));
+    launch(function("affine"), other);
+    DO(cuMemcpyDtoDAsync_v2(buffer + 64, buffer, 16, other));
+    DO(cuEventRecord(back, other));
+    DO(cuStreamWaitEvent(stream, back, 0));
+    DO(cuMemsetD32Async(buffer + 16, 7, 1, stream));
+    launch(function("affine"), stream);
+    DO(cuEventDestroy_v2(forth));
+    DO(cuEventDestroy_v2(back));
+}
+
+static void graph_of_two_streams(void) {
+    void *const instance = instance_of(fill_two_streams);
+    uint32_t got = 0;
+    set(1);
+    settle();
+    DO(cuGraphLaunch(instance, stream));
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(40, "content");
+    DO(cuMemcpyDtoH_v2(&got, buffer + 64, sizeof got));
+    if (got != 13) wrong("what was copied");
+    DO(cuMemcpyDtoH_v2(&got, buffer + 16, sizeof got));
+    if (got != 7) wrong("what was set");
+}
+
+static void captured_after(void) {
+    set(1);
+    fault();
+    void *const instance = instance_of(one_kernel);
+    DO(cuGraphLaunch(instance, stream));
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+}
+
+static void settled_kernel(void) {
+    one_kernel();
+    settle();
+}
+
+// What looks at the program meanwhile would break its capture.
+static void captured_for_long(void) {
+    set(1);
+    void *const instance = instance_of(settled_kernel);
+    settle();
+    DO(cuGraphLaunch(instance, stream));
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+}
+
+static void copied_from_host(void) {
+    static uint32_t two[4] = {2, 2, 2, 2};
+    DO(cuMemcpyHtoDAsync_v2(buffer, two, sizeof two, stream));
+}
+
+static void graph_with_host_memory(void) {
+    instance_of(copied_from_host);
+    fault();
+    DO(cuStreamSynchronize(stream));
+    wrong("went on");
+}
+
+static void capture_at_fault(void) {
+    set(1);
+    settle();
+    DO(cuStreamBeginCapture_v2(stream, 0));
+    fault_at_once();
+    launch(function("affine"), stream);
+    wrong("went on");
+}
+
+static void instance_ended_in_flight(void) {
+    void *const instance = instance_of(one_kernel);
+    set(1);
+    settle();
+    DO(cuGraphLaunch(instance, stream));
+    DO(cuGraphExecDestroy(instance));
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    wrong("went on");
+}
+
 static void unloaded_in_flight(void) {
     void *more, *affine;
     DO(cuModuleLoadData(&more, image));
@@ -1325,7 +1457,9 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(constant_written_first), CASE(seen_by_another_stream), CASE(seen_by_a_copy), CASE(stream_of_ended_thread),
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
     CASE(memory_of_a_pool), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
-    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight),
+    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after),
+    CASE(graph_in_flight), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
+    CASE(capture_at_fault), CASE(instance_ended_in_flight),
     CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition),
 };
 

@@ -28,6 +28,8 @@ extern int cuEventCreate(void **, unsigned), cuEventRecord(void *, void *), cuEv
 extern int cuStreamWaitEvent(void *, void *, unsigned);
 extern int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **, void *, const char *), cuFuncSetAttribute(void *, int, int), cuFuncGetAttribute(int *, int, void *);
 extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+extern int cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **), cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
+extern int cuGraphLaunch(void *, void *), cuGraphDestroy(void *);
 extern int cuMemAlloc_v2(address *, size_t), cuMemFree_v2(address), cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
 extern int cuMemcpyHtoDAsync_v2(address, const void *, size_t, void *), cuMemcpyDtoHAsync_v2(void *, address, size_t, void *), cuMemcpyDtoH_v2(void *, address, size_t);
 extern int cuMemcpyHtoD_v2(address, const void *, size_t), cuMemcpyDtoDAsync_v2(address, address, size_t, void *), cuMemcpyAsync(address, address, size_t, void *);
@@ -69,6 +71,7 @@ typedef struct {
     // Copies to the host that are not waited for at once, and what they will give.
     uint32_t *slots, expected[SLOTS][ELEMENTS];
     int used;
+    void *instance;  // of a graph
 } worker;
 
 static uint32_t next(worker *w) { return (uint32_t)rand_r(&w->seed) ^ ((uint32_t)rand_r(&w->seed) << 16); }
@@ -112,6 +115,35 @@ static void launch_beside(worker *w) {
     else launch_on(w, combine, w->other, w->buffer, w->side);
     DO(cuEventRecord(w->event, w->side));
     DO(cuStreamWaitEvent(w->stream, w->event, 0));
+}
+
+// In two streams; what it does to the model is done at each launch.
+enum { GRAPH_FACTOR = 5, GRAPH_ADDED = 9, GRAPH_SET = 77 };
+static void capture(worker *w) {
+    void *graph = NULL, *others = NULL;
+    address packed[] = {w->buffer, ELEMENTS, GRAPH_FACTOR, GRAPH_ADDED};
+    void *parameters[] = {&packed[0], &packed[1], &packed[2], &packed[3]};
+    DO(cuStreamCreate(&others, 1));
+    DO(cuStreamBeginCapture_v2(w->stream, 1));
+    DO(cuLaunchKernel(affine, 4, 1, 1, 256, 1, 1, 60000, w->stream, parameters, NULL));
+    DO(cuEventRecord(w->event, w->stream));
+    DO(cuStreamWaitEvent(others, w->event, 0));
+    DO(cuMemcpyDtoDAsync_v2(w->other, w->buffer, BYTES, others));
+    DO(cuEventRecord(w->event, others));
+    DO(cuStreamWaitEvent(w->stream, w->event, 0));
+    DO(cuMemsetD32Async(w->buffer, GRAPH_SET, 3, w->stream));
+    DO(cuStreamEndCapture(w->stream, &graph));
+    DO(cuGraphInstantiateWithFlags(&w->instance, graph, 0));
+    DO(cuGraphDestroy(graph));
+    DO(cuStreamDestroy_v2(others));
+    memset(packed, 0, sizeof packed);
+}
+
+static void launch_graph(worker *w) {
+    DO(cuGraphLaunch(w->instance, w->stream));
+    for (long i = 0; i < ELEMENTS; ++i) w->model[i] = w->model[i] * GRAPH_FACTOR + GRAPH_ADDED;
+    memcpy(w->other_model, w->model, BYTES);
+    for (long i = 0; i < 3; ++i) w->model[i] = GRAPH_SET;
 }
 
 static void set_some(worker *w) {
@@ -246,9 +278,8 @@ static void launch_trap(worker *w) {
     DO(cuLaunchKernel(trap, 1, 1, 1, 1, 1, 1, 0, next(w) % 2 ? w->stream : w->side, parameters, NULL));
 }
 
-static void work(worker *w, bool first) {
-    const int half = operations / 2, moment = at_late ? half + (int)(next(w) % (unsigned)(half + 1)) : (int)(next(w) % (unsigned)operations);
-    DO(cuCtxSetCurrent(context));
+// Before the threads run: while one captures, memory that another one allocates is the driver's own.
+static void prepare(worker *w) {
     DO(cuStreamCreate(&w->stream, 1));
     DO(cuStreamCreate(&w->side, 1));
     DO(cuEventCreate(&w->event, 2));
@@ -256,6 +287,12 @@ static void work(worker *w, bool first) {
     DO(cuMemAlloc_v2(&w->other, BYTES));
     DO(cuMemHostAlloc((void **)&w->pinned, BYTES, 0));
     DO(cuMemHostAlloc((void **)&w->slots, SLOTS * BYTES, 0));
+    capture(w);
+}
+
+static void work(worker *w, bool first) {
+    const int half = operations / 2, moment = at_late ? half + (int)(next(w) % (unsigned)(half + 1)) : (int)(next(w) % (unsigned)operations);
+    DO(cuCtxSetCurrent(context));
     write_all(w);
     copy_over(w);
     for (int i = 0; i < operations && atomic_load(&lost) == 0; ++i) {
@@ -264,7 +301,7 @@ static void work(worker *w, bool first) {
         if (is_culprit && first && i == (moment < operations ? moment : operations - 1)) launch_trap(w);
         // So that epochs come between.
         if (next(w) % 8 == 0) nanosleep(&(struct timespec){.tv_nsec = (long)(next(w) % 4000000)}, NULL);
-        switch (next(w) % 16) {
+        switch (next(w) % 17) {
             case 0: write_all(w); break;
             case 1: read_all(w); break;
             case 2: use_event(w); break;
@@ -277,6 +314,7 @@ static void work(worker *w, bool first) {
             case 9:
             case 10: read_later(w); break;
             case 11: use_memory(w); break;
+            case 16: launch_graph(w); break;
             default: launch(w);
         }
     }
@@ -323,11 +361,13 @@ int main(int argc, char **argv) {
     pthread_barrier_init(&barrier, NULL, (unsigned)threads);
     pthread_t ids[64];
     worker *const workers = calloc((size_t)threads, sizeof *workers);
-    for (int i = 0; i < threads; ++i) {
+    for (int i = 0; i < threads && lost == 0; ++i) prepare(&workers[i]);
+    const bool prepared = lost == 0;
+    for (int i = 0; i < threads && prepared; ++i) {
         workers[i].seed = (unsigned)(atoi(argv[1]) * 1000 + i);
         pthread_create(&ids[i], NULL, run, &workers[i]);
     }
-    for (int i = 0; i < threads; ++i) pthread_join(ids[i], NULL);
+    for (int i = 0; i < threads && prepared; ++i) pthread_join(ids[i], NULL);
     if (lost == 0 && (cuCtxSynchronize() != 0 || cuFuncGetAttribute(&shared, 8, affine) != 0 || shared != 65536)) wrong("attribute", shared);
     if (lost == 0) printf("survived%s\n", atomic_load(&faulted) ? "" : " without a fault");
     else printf("lost %d\n", (int)lost);

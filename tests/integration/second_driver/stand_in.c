@@ -37,7 +37,7 @@
 #define HEEDED ((uint64_t)64 << 20)
 #define MOST 4096
 
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LOST = 719 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719 };
 
 typedef struct { uint64_t p, n, a, b; } arguments;
 typedef struct variable { char *name; uint64_t size; unsigned char *at; struct variable *next; } variable;
@@ -57,8 +57,10 @@ typedef struct operation {
     uint64_t behind;
     struct operation *next;
 } operation;
-typedef struct stream { const void *of_copy; operation *first, **last; uint64_t enqueued, done; bool gone, blocking, torn; } stream;
-typedef struct event { const void *of_copy; stream *in; uint64_t behind; } event;
+// What was captured, in the order of the calls, which is one in which it can be done.
+typedef struct graph { const void *of_copy; struct stream *origin; operation *first, **last; uint64_t id; bool broken; } graph;
+typedef struct stream { const void *of_copy; operation *first, **last; uint64_t enqueued, done; bool gone, blocking, torn; graph *captured; } stream;
+typedef struct event { const void *of_copy; stream *in; uint64_t behind; graph *captured; } event;
 typedef struct { int fd; uint64_t size; int references; } memory;
 typedef struct { uint64_t at, size; int of; } range;
 
@@ -165,7 +167,8 @@ static void run(const operation *o, size_t steps) {
     const uint32_t *const q = (const uint32_t *)(uintptr_t)o->a.b;
     const bool indirect = strcmp(o->f->name, "indirect") == 0;
     const uint64_t at = indirect && reaches(o->a.p) ? *(const uint64_t *)p : o->a.p;
-    if (!reaches(at) || (strcmp(o->f->name, "combine") == 0 && !reaches(o->a.b))) {
+    const bool looks_at_none = strcmp(o->f->name, "trap") == 0;
+    if ((!looks_at_none && !reaches(at)) || (strcmp(o->f->name, "combine") == 0 && !reaches(o->a.b))) {
         if (!is_alone()) return trap();
         trapped = true;
         loss = ILLEGAL_ADDRESS;
@@ -233,7 +236,8 @@ static stream *of(void *handle) {
 }
 static void queue(stream *s, operation o) {
     // The default stream and those that are not apart from it wait for each other.
-    if (s == &default_stream) {
+    if (s->captured != NULL) {
+    } else if (s == &default_stream) {
         for (size_t i = 0; i < stream_count; ++i)
             if (streams[i]->blocking) finish(streams[i], UINT64_MAX);
     } else if (s->blocking) {
@@ -242,6 +246,11 @@ static void queue(stream *s, operation o) {
     operation *const made = malloc(sizeof *made);
     *made = o;
     made->next = NULL;
+    if (s->captured != NULL) {
+        *s->captured->last = made;
+        s->captured->last = &made->next;
+        return;
+    }
     *s->last = made;
     s->last = &made->next;
     ++s->enqueued;
@@ -309,10 +318,13 @@ EXPORT int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority
 }
 EXPORT int cuStreamCreate(stream **out, unsigned flags) { return cuStreamCreateWithPriority(out, flags, 0); }
 EXPORT int cuStreamDestroy_v2(stream *s) { BEGIN; own(s); finish(s, UINT64_MAX); s->gone = true; END(OK); }
-static int wait_for(void *h) { BEGIN; finish(of(h), UINT64_MAX); END_OF_WAIT; }
+// A capture ends when its stream is asked or waited for.
+static bool breaks_capture(stream *s) { return s->captured != NULL && (s->captured->broken = true); }
+static int wait_for(void *h) { BEGIN; if (breaks_capture(of(h))) END(CAPTURE_UNSUPPORTED); finish(of(h), UINT64_MAX); END_OF_WAIT; }
 EXPORT int cuStreamSynchronize(void *h) { const int result = wait_for(h); pause_in("wait"); return result; }
 EXPORT int cuStreamQuery(void *h) {
     BEGIN;
+    if (breaks_capture(of(h))) END(CAPTURE_UNSUPPORTED);
     if (of(h)->first == NULL) END(OK);
     const function *const f = of(h)->first->f;
     if (f != NULL && strcmp(f->name, "endless_alone") == 0 && is_alone()) END(NOT_READY);
@@ -320,10 +332,11 @@ EXPORT int cuStreamQuery(void *h) {
     END(is_lost() ? loss : NOT_READY);
 }
 EXPORT int cuStreamGetId(void *h, unsigned long long *id) { BEGIN; *id = (uintptr_t)h; END(OK); }
-EXPORT int cuStreamIsCapturing(void *h, int *s) { (void)h; BEGIN; *s = 0; END(OK); }
+EXPORT int cuStreamIsCapturing(void *h, int *s) { BEGIN; *s = of(h)->captured != NULL; END(OK); }
+EXPORT int cuStreamGetCaptureInfo(void *h, int *s, uint64_t *id) { BEGIN; *s = of(h)->captured != NULL; *id = *s ? of(h)->captured->id : 0; END(OK); }
 EXPORT int cuEventCreate(event **out, unsigned flags) { (void)flags; BEGIN; *out = calloc(1, sizeof **out); (*out)->of_copy = &primary; END(OK); }
 EXPORT int cuEventDestroy_v2(event *e) { BEGIN; own(e); free(e); END(OK); }
-static int record(event *e, void *h) { BEGIN; own(e); e->in = of(h); e->behind = e->in->enqueued; END(OK); }
+static int record(event *e, void *h) { BEGIN; own(e); e->in = of(h); e->behind = e->in->enqueued; e->captured = e->in->captured; END(OK); }
 EXPORT int cuEventRecord(event *e, void *h) { const int result = record(e, h); pause_in("record"); return result; }
 // Of one that this copy has not recorded there is no time.
 EXPORT int cuEventElapsedTime(float *ms, event *a, event *b) { BEGIN; own(a); own(b); *ms = 1; END(a->in != NULL && b->in != NULL ? OK : BAD_HANDLE); }
@@ -339,7 +352,8 @@ EXPORT int cuStreamWaitEvent(void *h, event *e, unsigned flags) {
     (void)flags;
     BEGIN;
     own(e);
-    if (e->in != NULL && e->in != of(h)) queue(of(h), (operation){.of = e->in, .behind = e->behind});
+    if (e->captured != NULL) of(h)->captured = e->captured;
+    else if (e->in != NULL && e->in != of(h)) queue(of(h), (operation){.of = e->in, .behind = e->behind});
     END(OK);
 }
 
@@ -504,6 +518,62 @@ EXPORT int cuMemsetD8Async(uint64_t to, unsigned char v, size_t n, void *h) { re
 EXPORT int cuMemsetD32_v2_ptds(uint64_t to, unsigned v, size_t n) { return fill(to, v, 4, n, (void *)2); }
 EXPORT int cuMemsetD32Async(uint64_t to, unsigned v, size_t n, void *h) { return fill(to, v, 4, n, h); }
 
+// Graphs.
+EXPORT int cuStreamBeginCapture_v2(void *h, int mode) {
+    static uint64_t captures;
+    (void)mode;
+    BEGIN;
+    if (of(h) == &default_stream || of(h)->captured != NULL) END(CAPTURE_UNSUPPORTED);
+    graph *const g = calloc(1, sizeof *g);
+    *g = (graph){.of_copy = &primary, .origin = of(h), .last = &g->first, .id = ++captures};
+    of(h)->captured = g;
+    END(OK);
+}
+EXPORT int cuStreamEndCapture(void *h, graph **out) {
+    BEGIN;
+    graph *const g = of(h)->captured;
+    if (g == NULL || g->origin != of(h)) END(INVALID);
+    for (size_t i = 0; i < stream_count; ++i)
+        if (streams[i]->captured == g) streams[i]->captured = NULL;
+    *out = g->broken ? NULL : g;
+    END(g->broken ? CAPTURE_BROKEN : OK);
+}
+EXPORT int cuGraphInstantiateWithFlags(graph **out, graph *g, unsigned long long flags) {
+    BEGIN;
+    own(g);
+    if (flags > 15) END(INVALID);
+    graph *const made = calloc(1, sizeof *made);
+    *made = (graph){.of_copy = &primary, .last = &made->first};
+    for (const operation *o = g->first; o != NULL; o = o->next) {
+        *made->last = memcpy(malloc(sizeof *o), o, sizeof *o);
+        made->last = &(*made->last)->next;
+    }
+    *made->last = NULL;
+    *out = made;
+    END(OK);
+}
+EXPORT int cuGraphLaunch(graph *g, void *h) {
+    BEGIN;
+    own(g);
+    for (const operation *o = g->first; o != NULL; o = o->next) queue(of(h), *o);
+    END(OK);
+}
+static int end_graph(graph *g) {
+    BEGIN;
+    own(g);
+    g->of_copy = NULL;
+    END(OK);
+}
+EXPORT int cuGraphDestroy(graph *g) { return end_graph(g); }
+EXPORT int cuGraphExecDestroy(graph *g) { return end_graph(g); }
+EXPORT int cuGraphGetNodes(graph *g, void **nodes, size_t *n) {
+    BEGIN;
+    own(g);
+    *n = 0;
+    for (const operation *o = g->first; o != NULL && nodes == NULL; o = o->next) ++*n;
+    END(OK);
+}
+
 // Memory.
 static uint64_t aligned(uint64_t size) {
     char *const raw = mmap(NULL, size + UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -651,10 +721,8 @@ EXPORT int cuPointerGetAttribute(void *out, int a, uint64_t p) {
     if (a == 1) *(void **)out = (void *)&primary;
     if (a != 2) return OK;
     // The type of memory: the GPU's, or the driver does not know it.
-    bool known = pool != NULL && p - (uintptr_t)pool < UNIT;
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < map_count; ++i) known = known || p - maps[i].at < maps[i].size;
-    for (size_t i = 0; i < variable_count && i < MOST; ++i) known = known || p - variables[i].at < variables[i].size;
+    const bool known = (pool != NULL && p - (uintptr_t)pool < UNIT) || (reaches(p) && !is_in(pinned, pinned_count, p));
     *(unsigned *)out = 2;
     END(known ? OK : INVALID);
 }

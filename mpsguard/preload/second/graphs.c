@@ -1,0 +1,230 @@
+#define _GNU_SOURCE
+#include "second/graphs.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "second/log.h"
+#include "second/logged.h"
+#include "second/objects.h"
+#include "second/reasons.h"
+#include "second/repeat.h"
+#include "second/roles.h"
+#include "second/work.h"
+
+enum { CAPTURE_ACTIVE = 1, MOST_CAPTURES = 64, STREAM_WITHOUT_ORDER = 1, EVENT_WITHOUT_TIME = 2, WITH_EXTERNAL = 1 };
+// Of all captures: programs that capture again and again are not followed for ever.
+#define MOST_BYTES ((uint64_t)256 << 20)
+
+typedef enum { STEP_WORK, STEP_RECORD, STEP_WAIT } step_kind;
+
+typedef struct step {
+    step_kind kind;
+    word stream, event;
+    log_entry *work;
+    struct step *next;
+} step;
+
+struct recipe {
+    word origin;       // the stream in which it began
+    uint64_t id;       // the driver's, of the capture
+    const char *lacks; // a call that cannot be made again; NULL: all can
+    step *first, **last;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static recipe *captures[MOST_CAPTURES];
+static _Atomic uint64_t bytes;
+
+static bool enter(recipe *made) {
+    bool entered = false;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; !entered && i < MOST_CAPTURES; ++i) {
+        if (captures[i] != NULL) continue;
+        captures[i] = made;
+        entered = true;
+    }
+    pthread_mutex_unlock(&lock);
+    if (entered) work_capture_begins();
+    return entered;
+}
+
+static recipe *leave(word stream) {
+    recipe *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; found == NULL && i < MOST_CAPTURES; ++i) {
+        if (captures[i] == NULL || captures[i]->origin != stream) continue;
+        found = captures[i];
+        captures[i] = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    if (found != NULL) work_capture_ends();
+    return found;
+}
+
+// Zero if the stream is in none, or cannot be asked: the default stream while another one is captured.
+static uint64_t capture_id(word stream) {
+    int status = 0;
+    uint64_t id = 0;
+    const mg_result asked = CALL(&first_copy, cuStreamGetCaptureInfo, stream, WORD(&status), WORD(&id));
+    return asked == MG_SUCCESS && status == CAPTURE_ACTIVE ? id : 0;
+}
+
+mg_result graphs_begin_capture(function_id id, const word *a, word stream) {
+    recipe *const made = calloc(1, sizeof *made);
+    if (made != NULL) *made = (recipe){.origin = stream, .last = &made->first};
+    // Entered before the driver begins: nothing may ask a stream in between.
+    const bool entered = made != NULL && enter(made);
+    const mg_result result = copies_call(&first_copy, id, a, functions[id].count);
+    if (!entered && result == MG_SUCCESS) reasons_hold_for(REASON_graphs, copies_name(id));
+    if (!entered || result != MG_SUCCESS) {
+        if (entered) leave(stream);
+        free(made);
+        return result;
+    }
+    made->id = capture_id(stream);
+    if (made->id == 0) made->lacks = copies_name(id);
+    return result;
+}
+
+static void add(recipe *in, step made, const char *what) {
+    step *const kept = malloc(sizeof *kept);
+    if (kept == NULL || atomic_fetch_add(&bytes, sizeof made + (made.work != NULL ? made.work->size : 0)) > MOST_BYTES) {
+        in->lacks = what;
+        free(kept);
+        free(made.work);
+        return;
+    }
+    *kept = made;
+    *in->last = kept;
+    in->last = &kept->next;
+}
+
+// Threads that capture into one graph take turns: in another order it would be another one.
+static void note(recipe *in, step made, const char *lacks, const char *what) {
+    pthread_mutex_lock(&lock);
+    if (lacks != NULL) in->lacks = lacks;
+    else add(in, made, what);
+    pthread_mutex_unlock(&lock);
+}
+
+void graphs_note_work(recipe *in, function_id id, const word *a, word stream) {
+    log_entry *const work = logged_in_capture(id, a);
+    note(in, (step){STEP_WORK, stream, 0, work, NULL}, work == NULL ? copies_name(id) : NULL, copies_name(id));
+}
+
+void graphs_note_record(recipe *in, function_id id, const word *a, word stream) {
+    const bool external = functions[id].count > 2 && ((unsigned)a[2] & WITH_EXTERNAL) != 0;
+    note(in, (step){STEP_RECORD, stream, a[0], NULL, NULL}, external ? copies_name(id) : NULL, copies_name(id));
+}
+
+void graphs_note_wait(recipe *in, const word *a, word stream) {
+    const bool external = ((unsigned)a[2] & WITH_EXTERNAL) != 0;
+    note(in, (step){STEP_WAIT, stream, a[1], NULL, NULL}, external ? "cuStreamWaitEvent" : NULL, "cuStreamWaitEvent");
+}
+
+// What takes the place of the program's streams and events, which may be gone.
+typedef struct place {
+    word key, made;
+    bool is_event;
+    struct place *next;
+} place;
+
+static word place_of(place **all, word key, bool is_event) {
+    for (const place *p = *all; p != NULL; p = p->next)
+        if (p->key == key && p->is_event == is_event) return p->made;
+    place *const p = calloc(1, sizeof *p);
+    if (p == NULL) return 0;
+    *p = (place){key, 0, is_event, *all};
+    const mg_result result = is_event ? CALL(copies_second(), cuEventCreate, WORD(&p->made), EVENT_WITHOUT_TIME)
+                                      : CALL(copies_second(), cuStreamCreate, WORD(&p->made), STREAM_WITHOUT_ORDER);
+    if (result != MG_SUCCESS) return free(p), 0;
+    *all = p;
+    return p->made;
+}
+
+static void end_places(place *all) {
+    while (all != NULL) {
+        place *const p = all;
+        all = p->next;
+        if (p->is_event) CALL(copies_second(), cuEventDestroy_v2, p->made);
+        else CALL(copies_second(), cuStreamDestroy_v2, p->made);
+        free(p);
+    }
+}
+
+static bool take_step(const step *s, place **all) {
+    const word stream = place_of(all, s->stream, false), event = s->kind != STEP_WORK ? place_of(all, s->event, true) : 0;
+    if (stream == 0 || (s->kind != STEP_WORK && event == 0)) return false;
+    switch (s->kind) {
+        case STEP_WORK: return s->work->kind == LOG_LAUNCH ? repeat_launch(s->work, stream) : repeat_call(s->work, stream);
+        case STEP_RECORD: return CALL(copies_second(), cuEventRecord, event, stream) == MG_SUCCESS;
+        case STEP_WAIT: return CALL(copies_second(), cuStreamWaitEvent, stream, event, 0) == MG_SUCCESS;
+    }
+    return false;
+}
+
+static mg_result make_graph(const object *o, word *made) {
+    const recipe *const from = o->captured;
+    place *all = NULL;
+    const word origin = place_of(&all, from->origin, false);
+    bool done = origin != 0 && CALL(copies_second(), cuStreamBeginCapture_v2, origin, MG_CAPTURE_RELAXED) == MG_SUCCESS;
+    if (done) {
+        for (const step *s = from->first; done && s != NULL; s = s->next) done = take_step(s, &all);
+        word graph = 0;
+        done = CALL(copies_second(), cuStreamEndCapture, origin, WORD(&graph)) == MG_SUCCESS && done;
+        *made = graph;
+    }
+    end_places(all);
+    return done ? MG_SUCCESS : MG_INVALID_VALUE;
+}
+
+static mg_result make_instance(const object *o, word *made) {
+    word graph = 0;
+    const mg_result result = make_graph(o, &graph);
+    if (result != MG_SUCCESS) return result;
+    const mg_result instantiated = CALL(copies_second(), cuGraphInstantiateWithFlags, WORD(made), graph, o->flags);
+    CALL(copies_second(), cuGraphDestroy, graph);
+    return instantiated;
+}
+
+void graphs_note_instance(word key, word graph, word flags) {
+    const object *const of = objects_find(graph);
+    // Of one that was not captured, or cannot be made again, there is a reason already: the call by which it was made.
+    if (of == NULL || of->captured == NULL) {
+        if (!reasons_has(REASON_graphs)) reasons_hold_for(REASON_graphs, "cuGraphInstantiateWithFlags");
+        return;
+    }
+    objects_note(&(object){.key = key, .kind = OBJECT_INSTANCE, .flags = flags, .captured = of->captured, .make = make_instance});
+}
+
+// A capture that was broken ends here too, with errors of its own; others mean that it is not this call's to end.
+static bool has_ended(mg_result result) { return result == MG_SUCCESS || (result >= 901 && result <= 904); }
+
+mg_result graphs_end_capture(function_id id, const word *a, word stream) {
+    const mg_result result = copies_call(&first_copy, id, a, functions[id].count);
+    recipe *const made = has_ended(result) ? leave(stream) : NULL;
+    // Steps of a capture that is broken are few.
+    if (result != MG_SUCCESS) return result;
+    if (made == NULL || made->lacks != NULL) reasons_hold_for(REASON_graphs, made != NULL ? made->lacks : copies_name(id));
+    else objects_note(&(object){.key = *(const word *)POINTER(a[1]), .kind = OBJECT_GRAPH, .captured = made, .make = make_graph});
+    return result;
+}
+
+void graphs_stream_ended(word stream) {
+    if (work_is_captured()) leave(stream);
+}
+
+recipe *graphs_capture_of(word stream) {
+    recipe *found = NULL;
+    if (!work_is_captured()) return NULL;
+    const uint64_t id = capture_id(stream);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; id != 0 && found == NULL && i < MOST_CAPTURES; ++i)
+        if (captures[i] != NULL && captures[i]->id == id) found = captures[i];
+    pthread_mutex_unlock(&lock);
+    // One into a graph that was there before.
+    if (id != 0 && found == NULL) reasons_hold_for(REASON_graphs, "cuStreamBeginCaptureToGraph");
+    return found;
+}
