@@ -456,10 +456,13 @@ class World:
 
     def _recovers(self, at: float, lane: Lane) -> None:
         self.server(at, lane, "fault_ends")
-        self._state(at + 0.01, lane, "ACTIVE")
+        # The guard asks often, or is held up; a record of an older one does not tell.
+        asked = self.chance.choice((at, at - self.chance.uniform(0.0, 0.05), at - self.chance.uniform(0.0, 1.0), None))
+        self._state(at + 0.01, lane, "ACTIVE", asked)
 
-    def _state(self, at: float, lane: Lane, word: str) -> None:
-        self.say(at, Source.LANE, LaneChanged("default", lane.name, word, "", (lane.server,)), trust=Trust.PROOF)
+    def _state(self, at: float, lane: Lane, word: str, fault_asked: float | None = None) -> None:
+        said = LaneChanged("default", lane.name, word, "", (lane.server,), fault_asked)
+        self.say(at, Source.LANE, said, trust=Trust.PROOF)
 
     def _clients_die(self, at: float, lane: Lane) -> None:
         for each in list(lane.clients):
