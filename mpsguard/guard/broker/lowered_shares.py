@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from mpsguard.linux.files import file_replacement
+from mpsguard.linux.files.directory import replace_file
 
 
 class ClassCeilings:
@@ -105,4 +105,4 @@ class ProgramShares:
 
     def _write(self, shares: dict[tuple[int, str], float]) -> None:
         rows = [ProgramShare(uid, program, share) for (uid, program), share in shares.items()]
-        file_replacement.replace(self._path, msgspec.json.encode(rows))
+        replace_file(self._path, msgspec.json.encode(rows))

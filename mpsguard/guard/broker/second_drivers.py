@@ -25,7 +25,7 @@ from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.lanes.lane_set import LaneSet
 from mpsguard.guard.lanes.levers import NONE, Levers
 from mpsguard.guard.model import Client, LaneState
-from mpsguard.linux.files import file_replacement
+from mpsguard.linux.files.directory import replace_file
 from mpsguard.linux.identity import Credentials, ProcessKey, UserKey, is_root
 from mpsguard.linux.tasks import Owner
 
@@ -331,7 +331,7 @@ class SecondDrivers:
     async def _write(self) -> None:
         while (places := [*self._recalled.values(), *self._places()]) != self._saved:
             try:
-                await asyncio.to_thread(file_replacement.replace, self._path, msgspec.json.encode(places))
+                await asyncio.to_thread(replace_file, self._path, msgspec.json.encode(places))
             except OSError as error:
                 self._events.publish("second_drivers_not_saved", self._name, detail=str(error))
                 return

@@ -18,7 +18,7 @@ from mpsguard.guard.kubernetes.event_series import Series
 from mpsguard.guard.kubernetes.node_pods import NodePods
 from mpsguard.guard.kubernetes.notices import cast_of
 from mpsguard.guard.kubernetes.sink import NotToldError, Sink, ToldIncident
-from mpsguard.linux.files import file_replacement
+from mpsguard.linux.files.directory import replace_file
 
 LOOKS_BACK: Final = 600.0
 """Seconds before its first start that a reporter looks back, if no progress is saved."""
@@ -66,7 +66,7 @@ class ProgressFile:
 
     def save(self, progress: Progress) -> None:
         """Put a progress in the place of the one before; OSError."""
-        file_replacement.replace(self._path, msgspec.json.encode(progress))
+        replace_file(self._path, msgspec.json.encode(progress))
 
 
 class Reporter:

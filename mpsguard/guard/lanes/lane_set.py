@@ -10,7 +10,7 @@ import msgspec
 
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.model import LaneState
-from mpsguard.linux.files import file_replacement
+from mpsguard.linux.files.directory import replace_file
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.tasks import beside
 
@@ -63,7 +63,7 @@ class LaneSet:
 
     def save(self) -> None:
         """Remember the active lane for the next guard; OSError, and that one brings new work where it was before."""
-        file_replacement.replace(self._path, msgspec.json.encode(_Chosen(self._active.spec.name)))
+        replace_file(self._path, msgspec.json.encode(_Chosen(self._active.spec.name)))
 
     def strike(self, clients: Iterable[ProcessKey]) -> None:
         """A sign was seen that the lane of these clients will not live: whatever work they have ends with it."""

@@ -17,7 +17,7 @@ import msgspec
 
 from mpsguard.guard import mps_values
 from mpsguard.guard.lanes.command import CommandFailedError, CommandReply
-from mpsguard.linux.files import file_replacement
+from mpsguard.linux.files.directory import replace_file
 from mpsguard.linux.identity import ProcessKey, is_root
 from mpsguard.linux.tasks import finish
 from mpsguard.linux.user_lock import UserLock
@@ -198,7 +198,7 @@ class ServerLevers:
                 self._path.unlink(missing_ok=True)
 
     def _write(self, rest: _AtRest) -> None:
-        file_replacement.replace(self._path, msgspec.json.encode(rest))
+        replace_file(self._path, msgspec.json.encode(rest))
         self._rest = rest
 
     def _load(self) -> _AtRest | None:

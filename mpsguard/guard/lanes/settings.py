@@ -16,7 +16,7 @@ from mpsguard.guard import mps_values
 from mpsguard.guard.lanes.command import CommandReply, is_refusal
 from mpsguard.guard.lanes.levers import Levers
 from mpsguard.guard.model import LaneSettings
-from mpsguard.linux.files import file_replacement
+from mpsguard.linux.files.directory import replace_file
 
 _PERCENTAGE: Final = "active_thread_percentage"
 _PRIORITY: Final = "client_priority"
@@ -213,4 +213,4 @@ class SettingsStore:
 
     def save(self, desired: LaneSettings) -> None:
         """Replace the file atomically; OSError if it cannot be written."""
-        file_replacement.replace(self._path, msgspec.json.encode(_Stored(self._configured, desired)))
+        replace_file(self._path, msgspec.json.encode(_Stored(self._configured, desired)))

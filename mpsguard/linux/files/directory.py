@@ -189,6 +189,16 @@ class Directory(Closing):
         _give(self.fd, mode, owner, group)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Put ``data`` in the place of ``path``, for this user alone; OSError, and the file is as it was.
+
+    A reader finds what was there before or what is there now, also after a crash. After a power failure it may still be
+    as it was: the directory is not waited for.
+    """
+    with Directory.make(path.parent, 0o700) as directory:
+        directory.write(path.name, data, 0o600)
+
+
 def _give(fd: int, mode: int, owner: int, group: int) -> None:
     """Change what a descriptor (O_PATH) leads to."""
     link = Path(f"/proc/self/fd/{fd}")
