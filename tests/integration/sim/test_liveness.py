@@ -129,6 +129,22 @@ def test_a_daemon_that_does_not_answer(guarded: Guarded) -> None:
     guarded.lane_in("ACTIVE")
 
 
+def test_reports_do_not_wait_for_one_lane_that_hangs_after_the_other() -> None:
+    """Each look takes five seconds; a request has ten."""
+    with Guarded(domain="standby = true") as guarded:
+        guarded.start()
+        guarded.lane_in("ACTIVE")
+        scripts = [Script(guarded.run_directory / "lanes" / name / "pipe") for name in ("default-0", "default-1")]
+        for script in scripts:
+            script.hang("get_server_list")
+        assert {lane["state"] for lane in guarded.asked("lanes")["lanes"]} <= {"UNKNOWN", "FAILING"}
+        assert {lane["state"] for lane in guarded.asked("lanes")["lanes"]} <= {"UNKNOWN", "FAILING"}
+        assert guarded.ctl("status").returncode == 3
+        for script in scripts:
+            script.clear()
+        guarded.lane_in("ACTIVE")
+
+
 @pytest.mark.root
 @ROOT
 def test_a_stranger_that_kills_its_own_servers_is_a_doubt_that_drains_nothing(guarded: Guarded) -> None:

@@ -18,6 +18,7 @@ from mpsguard.guard.control_api.messages.guard import (
 from mpsguard.guard.control_api.protocol import NoArguments, RequestError
 from mpsguard.guard.control_api.server import Handler
 from mpsguard.guard.daemon import guard_view
+from mpsguard.guard.daemon.commands.lanes import reports
 from mpsguard.guard.daemon.domain import Domain
 from mpsguard.guard.daemon.guard import Guard
 from mpsguard.guard.daemon.guard_view import health
@@ -29,23 +30,23 @@ def _clients(domain: Domain, lane: Lane | None) -> int:
 
 
 async def _status(guard: Guard, _: NoArguments) -> Status:
+    found = list(guard.domains.values())
+    of_lane = await reports(found)
     domains = tuple(
-        [
-            DomainStatus(
-                name=domain.name,
-                pipe_directory=domain.settings.pipe_directory,
-                gpus=domain.settings.gpus,
-                multiuser=domain.settings.multiuser,
-                lane=await domain.lane.fresh(),
-                spare=await domain.lanes.spare.fresh() if domain.lanes.spare is not None else None,
-                clients=_clients(domain, domain.lane),
-                parked=sum(endpoint.broker.parking.count for endpoint in domain.endpoints),
-                sockets_held=domain.sockets_held,
-                impersonates=domain.broker.impersonates,
-                spare_clients=_clients(domain, domain.lanes.spare),
-            )
-            for domain in guard.domains.values()
-        ]
+        DomainStatus(
+            name=domain.name,
+            pipe_directory=domain.settings.pipe_directory,
+            gpus=domain.settings.gpus,
+            multiuser=domain.settings.multiuser,
+            lane=of_lane[domain.lane.spec.name],
+            spare=of_lane[domain.lanes.spare.spec.name] if domain.lanes.spare is not None else None,
+            clients=_clients(domain, domain.lane),
+            parked=sum(endpoint.broker.parking.count for endpoint in domain.endpoints),
+            sockets_held=domain.sockets_held,
+            impersonates=domain.broker.impersonates,
+            spare_clients=_clients(domain, domain.lanes.spare),
+        )
+        for domain in found
     )
     states = guard.pipeline.sensors.states() if guard.pipeline else ()
     lanes = [lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None]

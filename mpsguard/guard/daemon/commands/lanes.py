@@ -1,5 +1,8 @@
 """Commands about lanes: list them and their service classes, leave one, ask its control daemon."""
 
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from mpsguard.guard import config
@@ -14,13 +17,34 @@ from mpsguard.guard.control_api.messages.lanes import (
 )
 from mpsguard.guard.control_api.protocol import NoArguments, RequestError
 from mpsguard.guard.control_api.server import Handler
+from mpsguard.guard.daemon.domain import Domain
 from mpsguard.guard.daemon.guard import Guard
 from mpsguard.guard.lanes.command import Command, CommandFailedError, CommandReply
+from mpsguard.guard.lanes.lane import Lane
+from mpsguard.guard.model import LaneReport
 from mpsguard.linux.processes import procfs
+
+_LATER: Final = 1.0
+"""Seconds behind a command's deadline by which it is known that a control daemon does not answer."""
+
+
+async def reports(domains: Iterable[Domain]) -> dict[str, LaneReport]:
+    """Return the report of each lane by the lane's name. All are looked at at once."""
+    lanes = [lane for domain in domains for lane in domain.lanes.all]
+    found = await asyncio.gather(*map(_report, lanes))
+    return {lane.spec.name: report for lane, report in zip(lanes, found, strict=True)}
+
+
+async def _report(lane: Lane) -> LaneReport:
+    # Where the control daemon hangs, the look under way ends after one deadline, and says so; the next after two.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(lane.spec.command_deadline + _LATER):
+            return await lane.fresh()
+    return lane.report
 
 
 async def _lanes(guard: Guard, _: NoArguments) -> LaneList:
-    return LaneList(tuple([await lane.fresh() for domain in guard.domains.values() for lane in domain.lanes.all]))
+    return LaneList(tuple((await reports(guard.domains.values())).values()))
 
 
 async def _classes(guard: Guard, arguments: ClassesArguments) -> ClassList:
