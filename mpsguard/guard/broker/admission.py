@@ -1,4 +1,7 @@
-"""Admission of a client to a lane: reads the client's /proc entries while its connection is being established."""
+"""Admission of a client to a lane: reads the client's /proc entries, once it has its socket if none needs them before.
+
+Until then the reader's thread would take the interpreter's lock from what hands the client over.
+"""
 
 import asyncio
 
@@ -30,23 +33,19 @@ class Admission:
         if self.is_new:
             known.entering[self.key] = sender.user
 
-    def read(self) -> None:
-        """Begin to read a new client's /proc entries, unless that has begun."""
-        if self.is_new and self._reading is None:
-            self._reading = asyncio.create_task(self._clients.read(self.key, self.sender.user))
-
     async def program(self) -> str | None:
         """Return the program to which a new client claims to belong."""
         return client_table.program_of((await self.entries()).environment) if self.is_new else None
 
     async def entries(self) -> Told:
         """Return the /proc entries of a new client, as far as they could be read in time."""
-        self.read()
+        self._read()
         return UNKNOWN if self._reading is None else await self._reading
 
     def enter(self, lane: str) -> None:
         """Enter the client, which is connected to ``lane``, into the client table, as soon as its entries are read."""
         self._entered = True
+        self._read()
         if self._reading is None:
             self._enter(lane, UNKNOWN)
         elif self._reading.done():
@@ -64,6 +63,11 @@ class Admission:
         if self._reading is not None:
             self._reading.cancel()
         self._handle.close()
+
+    def _read(self) -> None:
+        """Begin to read a new client's /proc entries, unless that has begun."""
+        if self.is_new and self._reading is None:
+            self._reading = asyncio.create_task(self._clients.read(self.key, self.sender.user))
 
     def _enter(self, lane: str, entries: Told) -> None:
         # It may have executed another program since its introduction.

@@ -160,8 +160,6 @@ class LaneHandover:
         def greeted(word: bytes) -> None:
             # The lane may have come back with another driver version.
             lane.greeting = mps_protocol.check_greeting(word)
-            # Not before the lane has greeted: a client's start must not wait for a reader thread of the guard.
-            client.admission.read()
 
         def handed_over() -> None:
             attempt.handed_over()
