@@ -33,6 +33,8 @@ def commit_time() -> int:
 def copy(parts: Sequence[str], directory: Path) -> None:
     """Copy the project's own files among ``parts`` below a directory: files and folders, as the repository has them.
 
+    Modes are those that git knows: the umask of the clone does not show in what is built.
+
     Raises:
         BuildError: git cannot list them.
     """
@@ -41,7 +43,8 @@ def copy(parts: Sequence[str], directory: Path) -> None:
         if name and (ROOT / name).is_file():
             target = directory / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target)
+            shutil.copyfile(ROOT / name, target)
+            target.chmod(0o755 if (ROOT / name).stat().st_mode & 0o100 else 0o644)
 
 
 def build(directory: Path, scratch: Path, environment: dict[str, str]) -> Distributions:
