@@ -1,11 +1,10 @@
 """An archive for machines without deb or rpm, or with an older Python: the program, its units, and scripts/install."""
 
-import gzip
-import tarfile
 from pathlib import Path
 from typing import Final
 
 import mpsguard
+from distribution import archives
 from distribution.package import ARCHITECTURE
 from distribution.sources import ROOT
 
@@ -23,21 +22,9 @@ def build(tree: Path, directory: Path, made_at: int) -> Path:
     Returns:
         The archive, with everything below one directory.
     """
-
-    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
-        member.uname = member.gname = "root"
-        member.mtime = made_at
-        return member
-
-    # gzip, since a bare system has no xz; without the present time in its header.
     archive = directory / f"{NAME}.tar.gz"
     parts = {"program": tree} | {name: ROOT / name for name in ("scripts/install", "distribution/systemd")}
-    with (
-        archive.open("wb") as file,
-        gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=made_at) as compressed,
-        tarfile.open(fileobj=compressed, mode="w") as packed,
-    ):
+    with archives.written(archive, made_at) as packed:
         for name, source in parts.items():
-            packed.add(source, f"{NAME}/{name}", filter=plain)
+            packed.add(source, f"{NAME}/{name}", filter=lambda member: archives.plain(member, made_at))
     return archive

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from distribution import archives
 from distribution.commands import BuildError, call
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -53,7 +54,7 @@ def build(directory: Path, scratch: Path, environment: dict[str, str]) -> Distri
     Args:
         directory: Where they go.
         scratch: An empty directory to work in: setuptools leaves its litter beside what it builds.
-        environment: All variables for the build.
+        environment: All variables for the build; SOURCE_DATE_EPOCH is the time that the files bear.
 
     Raises:
         BuildError: setuptools or the C compiler refused.
@@ -64,6 +65,8 @@ def build(directory: Path, scratch: Path, environment: dict[str, str]) -> Distri
     call([sys.executable, "-m", "build", "--no-isolation", "--outdir", built, scratch], environment=environment)
     (archive,) = built.glob("mpsguard-*.tar.gz")
     (wheel,) = built.glob("mpsguard-*.whl")
+    # setuptools writes the present time and this user into it.
+    archives.make_plain(archive, int(environment["SOURCE_DATE_EPOCH"]))
     # Says in the name which glibc the C libraries need, as "manylinux_2_34". Fails if they need any other library.
     call(["auditwheel", "repair", "--wheel-dir", directory, wheel], environment=environment)
     (repaired,) = directory.glob("mpsguard-*.whl")
