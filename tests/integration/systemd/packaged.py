@@ -25,17 +25,26 @@ _BUILD_DEADLINE: Final = 600.0
 """Seconds; it takes some twenty on two idle cores."""
 
 
-def build(directory: Path, *kinds: str) -> dict[str, Path]:
-    """Build packages of those kinds into ``directory``; by the ends of their names. Skips without apt or pip."""
+def build(directory: Path, *kinds: str, checkout: Path = REPOSITORY, umask: int = -1) -> dict[str, Path]:
+    """Build packages of those kinds into ``directory``; by the ends of their names. Skips without apt or pip.
+
+    Args:
+        directory: Where they go.
+        kinds: As `scripts/build-packages` calls them.
+        checkout: What is built.
+        umask: Of the build; this process's if -1.
+    """
     chosen = [word for kind in kinds for word in ("--only", kind)]
     command: list[str | Path] = [
         sys.executable,
-        REPOSITORY / "scripts" / "build-packages",
+        checkout / "scripts" / "build-packages",
         "--output",
         directory,
+        "--cache",
+        REPOSITORY / ".cache" / "packages",
         *chosen,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_DEADLINE)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_DEADLINE, umask=umask)
     if done.returncode and ("run apt-get update" in done.stderr or "No matching distribution" in done.stderr):
         pytest.skip(f"no packages to build from: {done.stderr.splitlines()[0]}")
     assert done.returncode == 0, done.stderr
