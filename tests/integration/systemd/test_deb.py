@@ -10,6 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from mpsguard import __version__
 from tests.integration.systemd import packaged
 from tests.integration.systemd.booted import BootedSystemd
 from tests.integration.systemd.conftest import SEEN_INSIDE
@@ -164,7 +165,7 @@ def test_upgrade_costs_no_client_anything(packaged_guard: PackagedGuard, four: l
 def test_what_an_administrator_stopped_and_disabled_stays_so(packaged_guard: PackagedGuard) -> None:
     machine = packaged_guard.machine
     # As an upgrade runs it.
-    configure = ("/var/lib/dpkg/info/mpsguard.postinst", "configure", "0.1.0-1")
+    configure = ("/var/lib/dpkg/info/mpsguard.postinst", "configure", f"{__version__}-1")
     machine.systemctl("stop", SERVICE)
     machine.run(*configure)
     assert machine.property(SERVICE, "ActiveState") == "inactive"
