@@ -187,13 +187,19 @@ def test_a_missed_bar_is_shown_with_it_and_where_it_was_measured_again(tmp_path:
     assert "| [broker-20260131](broker-20260131.json) | 0 of 1 | `scripts/gpu-suite broker` |" in text
 
 
-def test_a_run_is_superseded_by_a_newer_one_of_its_suite_if_no_line_is_of_it(tmp_path: Path) -> None:
+def test_a_run_is_superseded_by_a_newer_one_of_its_suite_and_gpu_if_no_line_is_of_it(tmp_path: Path) -> None:
     for date in ("2026-01-01", "2026-01-02", "2026-01-03"):
         write(tmp_path, {**FILE, "date": date}, f"broker-{date.replace('-', '')}.json")
     write(tmp_path, {**FILE, "suite": "broker-part"}, "broker-part-20260131.json")
     line = ("a client", "broker-20260102", "clients that died", "")
     found = summary.superseded(load_all(tmp_path), [Subject("Survival", ("died", "seconds"), (line,))])
     assert found == ["broker-20260101.json"]
+
+
+def test_a_run_on_another_gpu_supersedes_none(tmp_path: Path) -> None:
+    for date, gpu in (("2026-01-01", "H100"), ("2026-01-02", "H200"), ("2026-01-03", "H100")):
+        write(tmp_path, {**FILE, "date": date, "gpu": gpu}, f"broker-{date.replace('-', '')}.json")
+    assert summary.superseded(load_all(tmp_path), []) == ["broker-20260101.json"]
 
 
 def test_encode_and_load_are_inverse(tmp_path: Path) -> None:

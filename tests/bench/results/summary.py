@@ -56,9 +56,13 @@ def load(directory: Path) -> tuple[Subject, ...]:
 
 
 def superseded(results: list[Result], subjects: Iterable[Subject]) -> list[str]:
-    """Names of files that neither are the newest of their suite nor give the summary a line."""
+    """Names of files that neither are the newest of their suite on their GPU nor give the summary a line.
+
+    By GPU: a bar that is missed on one card is not met because another card keeps to it.
+    """
     used = {run for subject in subjects for _, run, *_ in subject.lines}
-    kept = {result.file_name for result in newest(results).values()}
+    by_date = sorted(results, key=lambda result: result.date)
+    kept = {result.file_name for result in {(each.suite, each.gpu): each for each in by_date}.values()}
     return [
         result.file_name
         for result in results
