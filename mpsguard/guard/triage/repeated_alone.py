@@ -73,7 +73,8 @@ def culprits(case: FaultCase, fault_class: FaultClass) -> list[Incident]:
 
 
 def _ground(case: FaultCase, process: ProcessKey, repetition: Repetition) -> Ground | None:
-    if repetition.outcome != FAULTED:
+    # Of a fault of which the lane is not known, it may not have been hit.
+    if repetition.outcome != FAULTED or case.lane is None:
         return None
     again = case.repeated.get(process)
     if again is not None and _names(again, process):
@@ -133,6 +134,12 @@ def _is_whole(case: FaultCase, again: EvidenceGroup) -> bool:
 
 
 def _kind(evidence: Iterable[Evidence]) -> tuple[frozenset[int], frozenset[str]]:
+    """Return the Xids and exceptions of a fault.
+
+    After an exception, Xid 43 says that a channel is stopped: under MPS. Outside, a last line of Xid 13 names the
+    process instead (a misaligned address, H100, 580.159.04). A trap has Xid 43 alone, in both.
+    """
     lines = [each.what for each in evidence if isinstance(each.what, Xid)]
     exceptions = (found[1] for line in lines if line.number == 13 and (found := _EXCEPTION.search(line.text)))
-    return frozenset(line.number for line in lines) & _KINDS, frozenset(exceptions)
+    numbers = frozenset(line.number for line in lines) & _KINDS
+    return numbers - {43} if 13 in numbers else numbers, frozenset(exceptions)

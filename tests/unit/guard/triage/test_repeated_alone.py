@@ -64,6 +64,26 @@ def test_a_repetition_that_faults_again_proves_the_culprit_in_whatever_order_tha
     assert {type(each.what).__name__ for each in lane.evidence} >= {"WorkRepeated", "Xid", "ServerSays"}
 
 
+def test_outside_of_mps_the_last_line_of_an_exception_names_the_process() -> None:
+    """As seen on an H100 for a misaligned address, while others repeated their work, too: no Xid 43 there."""
+    exception, _ = sm(20.8, A.pid, "Misaligned Address")
+    names = Xid(13, A.pid, "Graphics Exception: channel 0x00000064")
+    line = Evidence(Source.KERNEL_LOG, 20.803, names, gpu=GPU, serial="k")
+    others = [says(B, "under_way", 20.5), says(B, "completed", 21.4)]
+    lane, alone = by_victims(triage([*LOST, *others, *repeated(A, "faulted", 20.5, exception, line)]))
+    for incident in (lane, alone):
+        assert incident.culprit is not None
+        assert (incident.culprit.pid, incident.ground) == (A.pid, Ground.REPEATED_ALONE)
+
+
+def test_a_fault_of_which_the_lane_is_not_known_has_no_culprit_by_a_later_repetition() -> None:
+    """The client was on another lane, where a fault came later."""
+    unknown = [*TRAP, server("teardown", 30.016, lane="default-1"), *torn(A, B, C, at=30.016)]
+    evidence = [*CLIENTS, *unknown, *repeated(A, "faulted", 30.6, xid(43, 30.8, A.pid))]
+    lane, _ = by_victims(triage(evidence))
+    assert (lane.culprit, lane.confidence) == (None, Confidence.UNKNOWN)
+
+
 def test_a_trap_has_one_line_each_time() -> None:
     evidence = [*CLIENTS, *TRAP, *torn(A, B, C, at=30.016), *repeated(A, "faulted", 30.6, xid(43, 30.8, A.pid))]
     lane, _ = by_victims(triage(evidence))
