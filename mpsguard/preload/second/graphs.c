@@ -14,6 +14,9 @@
 #include "second/work.h"
 
 enum { CAPTURE_ACTIVE = 1, MOST_CAPTURES = 64, STREAM_WITHOUT_ORDER = 1, EVENT_WITHOUT_TIME = 2, WITH_EXTERNAL = 1 };
+// Flags of an instance that change nothing of it elsewhere: what it allocates is freed at a launch, and nodes have priorities. Not one
+// that kernels launch by its handle.
+enum { HARMLESS_FLAGS = 1 | 8 };
 // Of all captures: programs that capture again and again are not followed for ever.
 #define MOST_BYTES ((uint64_t)256 << 20)
 
@@ -21,13 +24,14 @@ typedef enum { STEP_WORK, STEP_RECORD, STEP_WAIT } step_kind;
 
 typedef struct step {
     step_kind kind;
-    word stream, event;
+    const work_stream *stream;
+    word event;
     log_entry *work;
     struct step *next;
 } step;
 
 struct recipe {
-    word origin;       // the stream in which it began
+    const work_stream *origin;  // in which it began
     uint64_t id;       // the driver's, of the capture
     const char *lacks; // a call that cannot be made again; NULL: all can
     step *first, **last;
@@ -50,11 +54,11 @@ static bool enter(recipe *made) {
     return entered;
 }
 
-static recipe *leave(word stream) {
+static recipe *leave(const work_stream *origin) {
     recipe *found = NULL;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; found == NULL && i < MOST_CAPTURES; ++i) {
-        if (captures[i] == NULL || captures[i]->origin != stream) continue;
+        if (captures[i] == NULL || captures[i]->origin != origin) continue;
         found = captures[i];
         captures[i] = NULL;
     }
@@ -71,8 +75,22 @@ static uint64_t capture_id(word stream) {
     return asked == MG_SUCCESS && status == CAPTURE_ACTIVE ? id : 0;
 }
 
-mg_result graphs_begin_capture(function_id id, const word *a, word stream) {
-    recipe *const made = calloc(1, sizeof *made);
+static uint64_t size_of(const step *s) { return sizeof *s + (s->work != NULL ? s->work->size : 0); }
+
+static void end_recipe(recipe *r) {
+    while (r->first != NULL) {
+        step *const s = r->first;
+        r->first = s->next;
+        atomic_fetch_sub(&bytes, size_of(s));
+        free(s->work);
+        free(s);
+    }
+    atomic_fetch_sub(&bytes, sizeof *r);
+    free(r);
+}
+
+mg_result graphs_begin_capture(function_id id, const word *a, const work_stream *stream) {
+    recipe *const made = stream != NULL ? calloc(1, sizeof *made) : NULL;
     if (made != NULL) *made = (recipe){.origin = stream, .last = &made->first};
     // Entered before the driver begins: nothing may ask a stream in between.
     const bool entered = made != NULL && enter(made);
@@ -83,14 +101,19 @@ mg_result graphs_begin_capture(function_id id, const word *a, word stream) {
         free(made);
         return result;
     }
-    made->id = capture_id(stream);
-    if (made->id == 0) made->lacks = copies_name(id);
+    atomic_fetch_add(&bytes, sizeof *made);
+    const uint64_t number = capture_id(work_handle(stream));
+    pthread_mutex_lock(&lock);
+    made->id = number;
+    if (number == 0) made->lacks = copies_name(id);
+    pthread_mutex_unlock(&lock);
     return result;
 }
 
 static void add(recipe *in, step made, const char *what) {
     step *const kept = malloc(sizeof *kept);
-    if (kept == NULL || atomic_fetch_add(&bytes, sizeof made + (made.work != NULL ? made.work->size : 0)) > MOST_BYTES) {
+    if (kept == NULL || atomic_fetch_add(&bytes, size_of(&made)) > MOST_BYTES) {
+        if (kept != NULL) atomic_fetch_sub(&bytes, size_of(&made));
         in->lacks = what;
         free(kept);
         free(made.work);
@@ -109,17 +132,17 @@ static void note(recipe *in, step made, const char *lacks, const char *what) {
     pthread_mutex_unlock(&lock);
 }
 
-void graphs_note_work(recipe *in, function_id id, const word *a, word stream) {
+void graphs_note_work(recipe *in, function_id id, const word *a, const work_stream *stream) {
     log_entry *const work = logged_in_capture(id, a);
     note(in, (step){STEP_WORK, stream, 0, work, NULL}, work == NULL ? copies_name(id) : NULL, copies_name(id));
 }
 
-void graphs_note_record(recipe *in, function_id id, const word *a, word stream) {
+void graphs_note_record(recipe *in, function_id id, const word *a, const work_stream *stream) {
     const bool external = functions[id].count > 2 && ((unsigned)a[2] & WITH_EXTERNAL) != 0;
     note(in, (step){STEP_RECORD, stream, a[0], NULL, NULL}, external ? copies_name(id) : NULL, copies_name(id));
 }
 
-void graphs_note_wait(recipe *in, const word *a, word stream) {
+void graphs_note_wait(recipe *in, const word *a, const work_stream *stream) {
     const bool external = ((unsigned)a[2] & WITH_EXTERNAL) != 0;
     note(in, (step){STEP_WAIT, stream, a[1], NULL, NULL}, external ? "cuStreamWaitEvent" : NULL, "cuStreamWaitEvent");
 }
@@ -154,9 +177,16 @@ static void end_places(place *all) {
     }
 }
 
+// In no capture it would be done at once.
+static bool is_captured(word stream) {
+    int status = 0;
+    return CALL(copies_second(), cuStreamIsCapturing, stream, WORD(&status)) == MG_SUCCESS && status == CAPTURE_ACTIVE;
+}
+
 static bool take_step(const step *s, place **all) {
-    const word stream = place_of(all, s->stream, false), event = s->kind != STEP_WORK ? place_of(all, s->event, true) : 0;
+    const word stream = place_of(all, WORD(s->stream), false), event = s->kind != STEP_WORK ? place_of(all, s->event, true) : 0;
     if (stream == 0 || (s->kind != STEP_WORK && event == 0)) return false;
+    if (s->kind != STEP_WAIT && !is_captured(stream)) return false;
     switch (s->kind) {
         case STEP_WORK: return s->work->kind == LOG_LAUNCH ? repeat_launch(s->work, stream) : repeat_call(s->work, stream);
         case STEP_RECORD: return CALL(copies_second(), cuEventRecord, event, stream) == MG_SUCCESS;
@@ -168,7 +198,7 @@ static bool take_step(const step *s, place **all) {
 static mg_result make_graph(const object *o, word *made) {
     const recipe *const from = o->captured;
     place *all = NULL;
-    const word origin = place_of(&all, from->origin, false);
+    const word origin = place_of(&all, WORD(from->origin), false);
     bool done = origin != 0 && CALL(copies_second(), cuStreamBeginCapture_v2, origin, MG_CAPTURE_RELAXED) == MG_SUCCESS;
     if (done) {
         for (const step *s = from->first; done && s != NULL; s = s->next) done = take_step(s, &all);
@@ -191,6 +221,7 @@ static mg_result make_instance(const object *o, word *made) {
 
 void graphs_note_instance(word key, word graph, word flags) {
     const object *const of = objects_find(graph);
+    if ((flags & ~(word)HARMLESS_FLAGS) != 0) return reasons_hold_for(REASON_graphs, "flags of an instance");
     // Of one that was not captured, or cannot be made again, there is a reason already: the call by which it was made.
     if (of == NULL || of->captured == NULL) {
         if (!reasons_has(REASON_graphs)) reasons_hold_for(REASON_graphs, "cuGraphInstantiateWithFlags");
@@ -202,24 +233,27 @@ void graphs_note_instance(word key, word graph, word flags) {
 // A capture that was broken ends here too, with errors of its own; others mean that it is not this call's to end.
 static bool has_ended(mg_result result) { return result == MG_SUCCESS || (result >= 901 && result <= 904); }
 
-mg_result graphs_end_capture(function_id id, const word *a, word stream) {
+mg_result graphs_end_capture(function_id id, const word *a, const work_stream *stream) {
     const mg_result result = copies_call(&first_copy, id, a, functions[id].count);
     recipe *const made = has_ended(result) ? leave(stream) : NULL;
-    // Steps of a capture that is broken are few.
-    if (result != MG_SUCCESS) return result;
-    if (made == NULL || made->lacks != NULL) reasons_hold_for(REASON_graphs, made != NULL ? made->lacks : copies_name(id));
-    else objects_note(&(object){.key = *(const word *)POINTER(a[1]), .kind = OBJECT_GRAPH, .captured = made, .make = make_graph});
+    const bool whole = made != NULL && result == MG_SUCCESS && made->lacks == NULL;
+    if (whole) objects_note(&(object){.key = *(const word *)POINTER(a[1]), .kind = OBJECT_GRAPH, .captured = made, .make = make_graph});
+    else if (result == MG_SUCCESS) reasons_hold_for(REASON_graphs, made != NULL ? made->lacks : copies_name(id));
+    if (made != NULL && !whole) end_recipe(made);
     return result;
 }
 
-void graphs_stream_ended(word stream) {
-    if (work_is_captured()) leave(stream);
+void graphs_stream_ended(const work_stream *stream) {
+    recipe *const left = work_is_captured() ? leave(stream) : NULL;
+    if (left != NULL) end_recipe(left);
 }
 
-recipe *graphs_capture_of(word stream) {
+bool graphs_are_there(void) { return atomic_load(&bytes) > 0; }
+
+recipe *graphs_capture_of(const work_stream *stream) {
     recipe *found = NULL;
-    if (!work_is_captured()) return NULL;
-    const uint64_t id = capture_id(stream);
+    if (stream == NULL || !work_is_captured()) return NULL;
+    const uint64_t id = capture_id(work_handle(stream));
     pthread_mutex_lock(&lock);
     for (size_t i = 0; id != 0 && found == NULL && i < MOST_CAPTURES; ++i)
         if (captures[i] != NULL && captures[i]->id == id) found = captures[i];

@@ -81,10 +81,10 @@ static bool has_event(const launch_config *config) {
 static mg_result keep(const driver_copy *copy, function_id id, const word *a, work_stream *stream, bool enqueues) {
     const bool logged = epoch_is_wanted();
     if (!work_begin(stream)) return TURNED_AWAY;
-    recipe *const captured = stream != NULL ? graphs_capture_of(work_handle(stream)) : NULL;
+    recipe *const captured = graphs_capture_of(stream);
     if (captured != NULL) {
         const mg_result result = copies_call(copy, id, a, functions[id].count);
-        if (result == MG_SUCCESS) graphs_note_work(captured, id, a, work_handle(stream));
+        if (result == MG_SUCCESS) graphs_note_work(captured, id, a, stream);
         work_end(stream);
         return result;
     }
@@ -220,22 +220,23 @@ static void note_set(function_id id, const word *a) {
     char what[64];
     snprintf(what, sizeof what, "%s %u", copies_name(id), attribute);
     log_break(REASON_unlogged, what);
+    if (graphs_are_there()) reasons_hold_for(REASON_graphs, what);
 }
 
 static mg_result make_or_set(const driver_copy *copy, function_id id, const word *a) {
     const bool sets = functions[id].role == ROLE_set, records = sets && functions[id].kinds[0] == KIND_EVENT;
     const bool waits = sets && functions[id].kinds[0] == KIND_STREAM;
     work_stream *const stream = records || waits ? stream_of(id, a) : NULL;
-    recipe *const recorded = records && stream != NULL ? graphs_capture_of(work_handle(stream)) : NULL;
+    recipe *const recorded = records ? graphs_capture_of(stream) : NULL;
     const uint64_t behind = work_enqueued(stream);
     const objects_record record = records ? objects_record_begin(a[0]) : (objects_record){0};
     const mg_result result = copies_call(copy, id, a, functions[id].count);
     if (records) objects_record_end(&record, result == MG_SUCCESS && recorded == NULL, stream, behind);
     if (result != MG_SUCCESS) return result;
-    if (recorded != NULL) graphs_note_record(recorded, id, a, work_handle(stream));
+    if (recorded != NULL) graphs_note_record(recorded, id, a, stream);
     // By a wait for what is captured a stream comes into the capture.
-    recipe *const waited = waits && stream != NULL ? graphs_capture_of(work_handle(stream)) : NULL;
-    if (waited != NULL) graphs_note_wait(waited, a, work_handle(stream));
+    recipe *const waited = waits ? graphs_capture_of(stream) : NULL;
+    if (waited != NULL) graphs_note_wait(waited, a, stream);
     if (sets) note_set(id, a);
     else note_made(id, a);
     return result;
@@ -246,13 +247,15 @@ static mg_result end(const driver_copy *copy, function_id id, const word *a, con
     if (copy != &first_copy) rebuild_forget(a[0]);
     // What was launched of it cannot be launched again.
     const kind what = functions[id].kinds[0];
+    if ((what == KIND_MODULE || what == KIND_LIBRARY) && graphs_are_there()) reasons_hold_for(REASON_graphs, copies_name(id));
+    const work_stream *const stream = what == KIND_STREAM ? work_stream_of(keys[0], false) : NULL;
     if (what == KIND_MODULE || what == KIND_LIBRARY || what == KIND_EXEC)
         log_break(REASON_unlogged, copies_name(id));
     const mg_result result = copies_call(copy, id, a, functions[id].count);
     if (result != MG_SUCCESS) return result;
     if (what == KIND_STREAM) {
+        graphs_stream_ended(stream);
         work_stream_ended(keys[0]);
-        graphs_stream_ended(keys[0]);
     }
     if (what == KIND_LIBRARY) variables_forget(keys[0]);
     objects_forget(mark);
@@ -320,8 +323,7 @@ static mg_result capture(const driver_copy *copy, function_id id, const word *a)
     const bool ends = id == FUNCTION_cuStreamEndCapture || id == FUNCTION_cuStreamEndCapture_ptsz;
     if (copy != &first_copy) return copies_call(copy, id, (const word[]){rebuild_translate(a[0]), functions[id].count > 1 ? a[1] : 0}, functions[id].count);
     const work_stream *const stream = stream_of(id, a);
-    const word handle = stream != NULL ? work_handle(stream) : a[0];
-    return ends ? graphs_end_capture(id, a, handle) : graphs_begin_capture(id, a, handle);
+    return ends ? graphs_end_capture(id, a, stream) : graphs_begin_capture(id, a, stream);
 }
 
 static mg_result own(const driver_copy *copy, function_id id, const word *a) {

@@ -1092,6 +1092,61 @@ static void graph_of_two_streams(void) {
     if (got != 7) wrong("what was set");
 }
 
+// Each thread's own stream has the same name: the first to begin is the last to end.
+static pthread_barrier_t turn;
+static void *instances[2];
+static void *capture_in_own_stream(void *number) {
+    const long me = (long)(intptr_t)number;
+    void *graph;
+    DO(cuCtxSetCurrent(context));
+    if (me == 1) pthread_barrier_wait(&turn);
+    DO(cuStreamBeginCapture_v2((void *)2, 1));
+    DO(cuMemsetD32Async(buffer + 64 * (address)me, 5 + (unsigned)me, 4, (void *)2));
+    if (me == 0) pthread_barrier_wait(&turn);
+    if (me == 0) pthread_barrier_wait(&turn);
+    DO(cuStreamEndCapture((void *)2, &graph));
+    DO(cuGraphInstantiateWithFlags(&instances[me], graph, 0));
+    if (me == 1) pthread_barrier_wait(&turn);
+    return NULL;
+}
+
+static void graphs_of_threads(void) {
+    pthread_t threads[2];
+    uint32_t got[2];
+    pthread_barrier_init(&turn, NULL, 2);
+    for (long i = 0; i < 2; ++i) pthread_create(&threads[i], NULL, capture_in_own_stream, (void *)(intptr_t)i);
+    for (int i = 0; i < 2; ++i) pthread_join(threads[i], NULL);
+    DO(cuMemsetD32Async(buffer, 1, 32, stream));
+    DO(cuStreamSynchronize(stream));
+    fault();
+    for (int i = 0; i < 2; ++i) {
+        DO(cuGraphLaunch(instances[i], stream));
+        DO(cuStreamSynchronize(stream));
+        DO(cuMemcpyDtoH_v2(&got[0], buffer, 4));
+        DO(cuMemcpyDtoH_v2(&got[1], buffer + 64, 4));
+        if (got[0] != 5 || got[1] != (i == 0 ? 1 : 6)) wrong("another one's graph");
+    }
+}
+
+static void graph_launched_by_kernels(void) {
+    void *graph, *instance;
+    DO(cuStreamBeginCapture_v2(stream, 0));
+    one_kernel();
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphInstantiateWithFlags(&instance, graph, 4));
+    fault();
+    DO(cuStreamSynchronize(stream));
+    wrong("went on");
+}
+
+static void graph_of_unloaded(void) {
+    instance_of(one_kernel);
+    DO(cuModuleUnload(module));
+    fault();
+    DO(cuStreamSynchronize(stream));
+    wrong("went on");
+}
+
 static void captured_after(void) {
     set(1);
     fault();
@@ -1459,7 +1514,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(memory_of_a_pool), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
     CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after),
     CASE(graph_in_flight), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
-    CASE(capture_at_fault), CASE(instance_ended_in_flight),
+    CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
     CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition),
 };
 

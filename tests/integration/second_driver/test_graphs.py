@@ -17,7 +17,7 @@ SPARE: Final = 4096
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["graph_used_after", "captured_after"])
+@pytest.mark.parametrize("name", ["graph_used_after", "captured_after", "graphs_of_threads"])
 def test_a_program_with_graphs_that_is_idle_goes_on(built: Bench, tmp_path: Path, mode: str, name: str) -> None:
     ended = built.case(tmp_path, mode, name)
     assert (ended.said, ended.reason, ended.repeated) == ("survived", None, 0)
@@ -35,6 +35,8 @@ def test_a_graph_in_flight_is_launched_again(built: Bench, tmp_path: Path, mode:
     ("name", "reason", "detail"),
     [
         ("graph_with_host_memory", "graphs", "cuMemcpyHtoDAsync_v2"),
+        ("graph_launched_by_kernels", "graphs", "flags of an instance"),
+        ("graph_of_unloaded", "graphs", "cuModuleUnload"),
         ("capture_at_fault", "graphs", "a capture under way"),
         ("instance_ended_in_flight", "unlogged", "cuGraphExecDestroy"),
     ],
