@@ -23,13 +23,13 @@ LEVELS: Final = {
     # Memory.
     "region slab": 3,
     # What a takeover carries over.
-    "beside host_memory logged memory rebuild spare translate variables": 3,
+    "beside graphs host_memory logged memory rebuild repeat spare translate variables": 3,
     # Bookkeeping under the lock.
     "capture claim host_reads pools registry streams": 2,
     # State.
     "copies images log lookup mappings objects process roles work zone_table": 1,
     # Facts.
-    "counters ipc_socket lane layout peer reasons settings uvm_zone": 0,
+    "counters ipc_socket lane layout peer reasons settings steps uvm_zone": 0,
 }
 LEVEL_OF: Final = {name: level for names, level in LEVELS.items() for name in names.split()}
 
