@@ -4,6 +4,7 @@ Until then the reader's thread would take the interpreter's lock from what hands
 """
 
 import asyncio
+import time
 
 from mpsguard.guard.broker import client_table
 from mpsguard.guard.broker.client_table import ClientTable
@@ -29,6 +30,8 @@ class Admission:
         """What is set at the server for a new client; `NONE` again if it could not be."""
         self._reading: asyncio.Task[Told] | None = None
         self._entered = False
+        self._connected_at: float | None = None
+        """When it had its socket: it works from then on, however long its entries take to be read."""
         self.is_new = known.get(handle.key) is None
         if self.is_new:
             known.entering[self.key] = sender.user
@@ -45,6 +48,7 @@ class Admission:
     def enter(self, lane: str) -> None:
         """Enter the client, which is connected to ``lane``, into the client table, as soon as its entries are read."""
         self._entered = True
+        self._connected_at = time.time()
         self._read()
         if self._reading is None:
             self._enter(lane, UNKNOWN)
@@ -80,6 +84,7 @@ class Admission:
             lane=lane,
             service_class=self.service_class,
             levers=self.levers,
+            connected_at=self._connected_at,
         )
         self._clients.add(client, self._handle)
         self._clients.left(self.key)

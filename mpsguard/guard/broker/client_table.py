@@ -51,10 +51,12 @@ def identify(
     unbrokered: bool = False,
     service_class: str | None = None,
     levers: Levers = NONE,
+    connected_at: float | None = None,
 ) -> Client:
     """Return a client, from its /proc entries (`ClientTable.read`).
 
-    ``owner`` is the process, ``levers`` what was set at its server when it was handed over.
+    ``owner`` is the process, ``levers`` what was set at its server when it was handed over, at ``connected_at`` (None:
+    now).
     """
     environment = entries.environment
     gpus = environment.get(_GPUS)
@@ -70,7 +72,7 @@ def identify(
         gpus=procfs.printable(gpus)[: procfs.MAX_COMMAND] if gpus is not None else None,
         domain=domain,
         lane=lane,
-        connected_at=time.time(),
+        connected_at=time.time() if connected_at is None else connected_at,
         adopted=adopted,
         unbrokered=unbrokered,
         pipe_directory=procfs.printable(directory)[:_MAX_PATH] if directory is not None else None,

@@ -27,6 +27,9 @@ from mpsguard.linux.processes.process import ProcessHandle
 
 _LOGS: Final = ((Source.SERVER_LOG, "server.log"), (Source.CONTROL_LOG, "control.log"))
 
+_ENTERED_WITHIN: Final = 5.0
+"""Seconds from a client's connection until it is entered, at most: its entries are read with a deadline."""
+
 _RECENT: Final = 1.0
 """Seconds that the sensors' states count as recent: some look at the driver when they are asked."""
 
@@ -89,7 +92,9 @@ class SensorHub:
         self._on_evidence(
             Evidence(
                 source=Source.PROCESSES,
-                observed_at=time.monotonic(),
+                observed_at=(now := time.monotonic()),
+                # Not when its entries were read: it may have ended by then. As far as the wall clock was not set.
+                happened_at=now - min(max(time.time() - client.connected_at, 0.0), _ENTERED_WITHIN),
                 what=ClientCame(client.domain, client.lane, client.user),
                 process=client.process,
                 trust=Trust.PROOF,
