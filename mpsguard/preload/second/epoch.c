@@ -3,12 +3,12 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "second/host_reads.h"
 #include "second/log.h"
 #include "second/reasons.h"
 #include "second/spare.h"
+#include "second/steps.h"
 #include "second/variables.h"
 #include "second/work.h"
 
@@ -46,16 +46,10 @@ static double interval(double cost) {
     return known > 0 ? (double)known : SHARE * cost > DEFAULT_MS ? SHARE * cost : DEFAULT_MS;
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 bool epoch_is_wanted(void) { return spare_most() > 0 && !log_has_ended(); }
 
 bool epoch_is_due(void) {
-    return epoch_is_wanted() && now() >= not_before &&
+    return epoch_is_wanted() && steps_now() >= not_before &&
            (!log_is_on() || work_total() != made_behind || spare_keeps_freed());
 }
 
@@ -63,13 +57,13 @@ bool epoch_is_overdue(void) {
     // The first one is as late as any other only after as long: a program that begins has moments of its own, too.
     double none = 0;
     if (!epoch_is_due()) return false;
-    atomic_compare_exchange_strong(&late_after, &none, now() + LATE * interval(0));
-    return log_is_crowded() || now() >= late_after;
+    atomic_compare_exchange_strong(&late_after, &none, steps_now() + LATE * interval(0));
+    return log_is_crowded() || steps_now() >= late_after;
 }
 
 // An attempt that failed is not repeated at once. A program that had to be stopped has no moments of its own.
 static void plan(double start, bool stopped) {
-    const double end = now(), wait = interval(end - start);
+    const double end = steps_now(), wait = interval(end - start);
     not_before = end + wait;
     late_after = not_before + (stopped ? 0 : LATE * wait);
 }
@@ -103,11 +97,11 @@ static bool has_no_work(bool drain) {
 }
 
 bool epoch_make(word context, int device, bool drain) {
-    double start = now();
+    double start = steps_now();
     work_close();
     const bool idle = has_no_work(drain);
     // While its work ends, the GPU does what it would have done anyway.
-    if (idle) start = now();
+    if (idle) start = steps_now();
     const bool done = idle && hold(context, device, work_total());
     work_open();
     if (idle || drain) plan(start, drain);

@@ -13,7 +13,7 @@
 #include "second/roles.h"
 #include "second/work.h"
 
-enum { CAPTURE_ACTIVE = 1, MOST_CAPTURES = 64, STREAM_WITHOUT_ORDER = 1, EVENT_WITHOUT_TIME = 2, WITH_EXTERNAL = 1 };
+enum { CAPTURE_ACTIVE = 1, MOST_CAPTURES = 64, STREAM_WITHOUT_ORDER = 1, WITH_EXTERNAL = 1 };
 // Flags of an instance that change nothing of it elsewhere: what it allocates is freed at a launch, and nodes have priorities. Not one
 // that kernels launch by its handle.
 enum { HARMLESS_FLAGS = 1 | 8 };
@@ -160,7 +160,7 @@ static word place_of(place **all, word key, bool is_event) {
     place *const p = calloc(1, sizeof *p);
     if (p == NULL) return 0;
     *p = (place){key, 0, is_event, *all};
-    const mg_result result = is_event ? CALL(copies_second(), cuEventCreate, WORD(&p->made), EVENT_WITHOUT_TIME)
+    const mg_result result = is_event ? CALL(copies_second(), cuEventCreate, WORD(&p->made), MG_EVENT_DISABLE_TIMING)
                                       : CALL(copies_second(), cuStreamCreate, WORD(&p->made), STREAM_WITHOUT_ORDER);
     if (result != MG_SUCCESS) return free(p), 0;
     *all = p;

@@ -8,8 +8,6 @@
 
 // More that are not seen than this: the log is broken.
 #define MOST 1024
-#define EVENT_WITHOUT_TIME 2
-#define CAPTURE_RELAXED 2
 
 enum { TO, FROM, SIZE };
 
@@ -33,7 +31,7 @@ void host_reads_add_seen(log_entry *entry) {
 
 static bool mark(unseen_copy *at, log_entry *entry, word stream) {
     at->entry = entry;
-    if (at->event == 0 && CALL(&first_copy, cuEventCreate, WORD(&at->event), EVENT_WITHOUT_TIME) != MG_SUCCESS) return false;
+    if (at->event == 0 && CALL(&first_copy, cuEventCreate, WORD(&at->event), MG_EVENT_DISABLE_TIMING) != MG_SUCCESS) return false;
     return CALL(&first_copy, cuEventRecord, at->event, stream) == MG_SUCCESS;
 }
 
@@ -55,7 +53,7 @@ static void stay(size_t left, size_t i) {
 }
 
 void host_reads_look(void) {
-    int mode = CAPTURE_RELAXED;
+    int mode = MG_CAPTURE_RELAXED;
     if (atomic_load_explicit(&count, memory_order_acquire) == 0 || work_is_captured()) return;
     pthread_mutex_lock(&lock);
     size_t left = 0;

@@ -3,6 +3,9 @@
 
 #include <stdbool.h>
 
+// Milliseconds of the clock that never goes back.
+double steps_now(void);
+
 // Milliseconds; those of the steps are of the last place at which the program's state was made.
 typedef struct {
     double began, last;  // of the clock

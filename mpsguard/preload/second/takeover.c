@@ -63,12 +63,6 @@ word takeover_device(void) { return (word)device; }
 
 word takeover_context(void) { return atomic_load_explicit(&context_first, memory_order_acquire); }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 static void pause_ms(double milliseconds) {
     const long nanoseconds = (long)(milliseconds * 1e6);
     const struct timespec t = {nanoseconds / 1000000000, nanoseconds % 1000000000};
@@ -148,9 +142,9 @@ static void *keep_ready(void *unused) {
         if (epoch_is_wanted()) {
             if ((still && epoch_is_due()) || epoch_is_overdue()) make_epoch(!still);
         } else if (still && !variables_are_saved(total)) {
-            const double start = now();
+            const double start = steps_now();
             variables_save(takeover_context(), total);
-            wait += SAVING_SHARE * (now() - start);
+            wait += SAVING_SHARE * (steps_now() - start);
         }
         // Ahead of a takeover, as far as the program has come. Not while one is under way: afterwards the second driver's objects
         // are the program's own.
