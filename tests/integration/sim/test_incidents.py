@@ -1,10 +1,7 @@
 """From a fault to a told incident, through the whole guard, over the simulated stack."""
 
 import json
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
+from tests.integration.sim.stopped_readers import stopped_readers
 
 
 @pytest.fixture
@@ -57,37 +55,16 @@ def test_a_crash_with_work_in_flight_is_named_and_its_victims_are(guarded: Guard
 def test_clients_of_which_the_guard_has_yet_to_read_are_victims_and_culprits(guarded: Guarded) -> None:
     """As on a busy machine, or where a process lets a reader wait."""
     guarded.client("--iterations", "3").wait()
-    readers = _readers(guarded)
-    for reader in readers:
-        os.kill(reader, signal.SIGSTOP)
-    try:
+    with stopped_readers(guarded.guard.pid):
         innocent = guarded.client()
         innocent.expect("started")
         killed = guarded.client("--fault", "kill", "--after", "0.1")
         killed.wait()
         assert innocent.expect("died")["error"] == 700
-    finally:
-        for reader in readers:
-            with suppress(ProcessLookupError):
-                os.kill(reader, signal.SIGCONT)
     (told,) = wait_for(
         "the verdict", lambda: [each for each in incidents(guarded) if each["culprit"] and each["victims"]]
     )
     assert (told["culprit"]["pid"], [each["pid"] for each in told["victims"]]) == (killed.pid, [innocent.pid])
-
-
-def _readers(guarded: Guarded) -> list[int]:
-    """The guard's children that read /proc entries."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            parent = int(path.with_name("stat").read_text().rpartition(")")[2].split()[1])
-            is_reader = any(word.endswith(b"process_reader_child.py") for word in words)
-            if is_reader and parent == guarded.process.popen.pid:
-                found.append(int(path.parent.name))
-    assert found
-    return found
 
 
 def test_an_orderly_end_is_no_incident_and_a_crash_while_idle_has_no_victims(guarded: Guarded) -> None:

@@ -9,17 +9,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from mpsguard.linux.processes import process_tree
-from mpsguard.linux.processes.process import ProcessHandle
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
+from tests.integration.sim.stopped_readers import stopped_readers
 
 pytestmark = pytest.mark.slow(seconds=30, reason="runs commands at several shares")
 
@@ -151,24 +150,8 @@ def test_a_command_that_is_too_short_cannot_be_sized(guarded: Guarded) -> None:
 
 
 def test_a_command_that_is_over_before_the_guard_has_read_of_it_is_its_client(guarded: Guarded) -> None:
-    readers = [
-        each.pid
-        for each in process_tree.descendants(guarded.guard.pid)
-        if b"process_reader_child" in Path(f"/proc/{each.pid}/cmdline").read_bytes()
-    ]
-    assert readers
-    with ExitStack() as undo:
-        for reader in readers:
-            handle = undo.enter_context(ProcessHandle.open(reader))
-            # The read lasts until its deadline, which ends its reader; the other one would outlive the guard, stopped.
-            undo.callback(_go_on, handle)
-            handle.signal(signal.SIGSTOP)
+    with stopped_readers(guarded.guard.pid):
         assert "too short" in refusal(rightsize(guarded, "--slip", "0.1", "--", *CLIENT, "--iterations", "1"))
-
-
-def _go_on(process: ProcessHandle) -> None:
-    with suppress(ProcessLookupError):
-        process.signal(signal.SIGCONT)
 
 
 def test_a_session_that_publishes_nothing_cannot_be_sized(guarded: Guarded) -> None:

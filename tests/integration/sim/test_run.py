@@ -7,16 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from fault_injection.sim.script import Script
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import DEADLINE, Guarded, Program, descriptors, no_more_descriptors
 from tests.integration.running import SIMULATED_CLIENT, TELLS_OF, Running
+from tests.integration.sim.stopped_readers import stopped_readers
 
 LONG = ("--step-ms", "60000")
 """A kernel that is in flight when the signal comes, and would be for long after the test."""
@@ -224,22 +223,9 @@ def test_in_a_container_with_a_pid_namespace_of_its_own(guarded: Guarded, innoce
 
 def test_the_work_of_a_program_that_has_only_just_come_is_ended_too(guarded: Guarded, run: Starter) -> None:
     # The guard's readers of /proc stand still: the program has its socket a second before the guard knows its name.
-    readers = [
-        process.pid
-        for process in psutil.Process(guarded.guard.pid).children(recursive=True)
-        if any("process_reader_child" in word for word in process.cmdline())
-    ]
-    assert readers
-    for reader in readers:
-        os.kill(reader, signal.SIGSTOP)
-    try:
+    with stopped_readers(guarded.guard.pid):
         running = run(*SIMULATED_CLIENT, *LONG)
         running.expect("started")
         running.process.send_signal(signal.SIGTERM)
         assert running.wait() in (0, 3, 128 + signal.SIGTERM)
         assert len(guarded.events("client_terminated")) == 1
-    finally:
-        # One that stands still does not see the guard's end, and would outlive it.
-        for reader in readers:
-            with suppress(ProcessLookupError):
-                os.kill(reader, signal.SIGCONT)
