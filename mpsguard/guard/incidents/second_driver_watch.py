@@ -17,7 +17,6 @@ from mpsguard.guard.evidence import (
     Evidence,
     Observation,
     SecondDriverCame,
-    ServerEnding,
     Source,
     Trust,
     WentOver,
@@ -28,6 +27,7 @@ from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.lane_release import Remaining
 from mpsguard.guard.incidents.repetition_watch import RepetitionWatch
 from mpsguard.guard.incidents.sensor_hub import SensorHub
+from mpsguard.guard.incidents.server_end import end_servers
 from mpsguard.guard.lanes.command import CommandFailedError
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.metrics.registry import Metrics
@@ -288,17 +288,8 @@ class SecondDriverWatch:
             return _PAUSE
         # Also those that were about to enter when the fault was seen.
         self.drivers.faulted(name)
-        for server in lane.report.servers:
-            pid = server.process.pid
-            self._observe(None, ServerEnding(name, pid))
-            try:
-                await lane.ask(f"shutdown_server {pid} -f")
-            except CommandFailedError as error:
-                self._events.publish("server_not_ended", self._domain.name, lane=name, server=pid, detail=str(error))
-                return _PAUSE_FAILED
-            went_over = len(self._gone_from(lane))
-            self._events.publish("server_ended", self._domain.name, lane=name, server=pid, went_over=went_over)
-        await lane.fresh()
+        went_over = len(self._gone_from(lane))
+        await end_servers(lane, self._domain.name, partial(self._observe, None), self._events, went_over=went_over)
         return _PAUSE_FAILED
 
     def _remaining(self, lane: Lane, listed: set[int]) -> list[Remaining]:

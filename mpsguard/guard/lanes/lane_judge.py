@@ -65,11 +65,17 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
 
 def recovering(record: RecoveryRecord, now: float) -> str:
     """Return why a lane is not ready for newcomers although its server says ACTIVE; "" if nothing says so."""
-    if record.sign is not None and now - record.sign < UNSAID and _is_unsaid(record, record.sign):
+    if unheeded(record, now) is not None:
         return "a fault was seen that the server has not dealt with"
     if record.devices and now - record.listed < UNSAID:
         return f"the server has yet to reset device {', '.join(map(str, sorted(record.devices)))}"
     return ""
+
+
+def unheeded(record: RecoveryRecord, now: float) -> float | None:
+    """Return when a fault was seen that the server has said nothing of; None without any, or after UNSAID."""
+    sign = record.sign
+    return sign if sign is not None and now - sign < UNSAID and _is_unsaid(record, sign) else None
 
 
 def with_sign(record: RecoveryRecord, now: float) -> RecoveryRecord:
@@ -144,6 +150,10 @@ class Recovery:
     def why(self) -> str:
         """See `recovering`."""
         return recovering(self.record, time.monotonic())
+
+    def unheeded(self) -> float | None:
+        """See the function."""
+        return unheeded(self.record, time.monotonic())
 
     def quiet_at(self, came: float) -> float:
         """See the function."""

@@ -213,3 +213,25 @@ def test_a_sign_that_no_fault_of_the_server_follows_holds_newcomers_for_ten_seco
     guarded.lane_in("RECOVERING")
     assert end(guarded.client("--iterations", "1")) == ("started", None)
     guarded.lane_in("ACTIVE")
+
+
+def test_a_server_that_takes_no_notice_of_the_fault_of_a_lone_clients_work_is_ended(
+    with_kernel_log: tuple[Guarded, int],
+) -> None:
+    """Else the next client's context meets the fault, as after a client with an endless kernel on an H100."""
+    guarded, kernel_log = with_kernel_log
+    newcomer = prepared(guarded, guarded.public)
+    lone = at_work(guarded)
+    (server,) = wait_for("its server", lambda: guarded.lane()["servers"])
+    Script(guarded.pipe).notice_late(3600)
+    lone.process.kill()
+    lone.process.wait()
+    wait_for("the end is known", lambda: not guarded.clients())
+    pid = server["process"]["pid"]
+    xid = f"NVRM: Xid (PCI:0000:41:00): 31, pid={pid}, name=x, Ch 00000008, intr 00000000. MMU Fault"
+    os.write(kernel_log, f"3,1,{int(time.monotonic() * 1e6)},-;{xid}\n".encode())
+    guarded.lane_in("RECOVERING")
+    assert comes(newcomer) == ("started", None)
+    assert len(guarded.events("server_ended")) == 1
+    faults = [event["data"]["fault_class"] for event in guarded.events("incident")]
+    assert "lane" not in faults
