@@ -1,7 +1,7 @@
 """Client history: which clients were on which lane at what time, and the lanes' servers, according to the evidence."""
 
-from bisect import bisect_right
 from collections.abc import Iterable
+from math import inf, nextafter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from mpsguard.guard.evidence import (
 )
 from mpsguard.guard.incident import Suspect
 from mpsguard.guard.triage.fault_log import FaultLog
-from mpsguard.guard.triage.lane_history import ClientStay, Forgotten, LaneHistory, remember
+from mpsguard.guard.triage.lane_history import SERVED_LAG, ClientStay, Forgotten, LaneHistory, remember
 from mpsguard.guard.triage.repetitions import Repetitions
 from mpsguard.linux.identity import ProcessKey
 
@@ -122,9 +122,9 @@ class ClientHistory:
         second = self._second_stays.pop(process, None)
         for each in (stay,) if second is None else (stay, second):
             lane = self._lanes[each.lane]
-            del lane.stays[process]
-            ended = each.ended
-            if ended is not None and not any(reset.ended_work(each.arrived, ended) for reset in lane.resets()):
+            lane.drop(process)
+            ended, reset = each.ended, lane.reset_before(inf)
+            if ended is not None and (reset is None or not reset.ended_work(each.arrived, ended)):
                 before = lane.forgotten or Forgotten(ended, ended, each.arrived, each.uid, each.kept)
                 lane.forgotten = before.with_one_more(ended, each)
         there = self._by_pid[process.pid]
@@ -210,27 +210,22 @@ class ClientHistory:
             now: time of the judgement.
         """
         known = self._lanes[stay.lane]
-        others = sorted(
-            (each for each in known.stays.values() if each.process != stay.process), key=lambda each: each.arrived
-        )
-        arrivals = [each.arrived for each in others]
-        lived: list[float] = []
-        """For each number of first arrivals: until when at least one of them was certainly alive."""
-        for each in others:
-            until = (now if each.until is None else each.until) - END_LAG
-            lived.append(max(until, lived[-1]) if lived else until)
+        just_before = nextafter(stay.arrived, -inf)
 
         def alone(first: float, last: float) -> bool:
             """Return whether there may have been no client at some time between ``first`` and ``last``."""
-            index = bisect_right(arrivals, first)
-            return not index or lived[index - 1] < last
+            alive = known.alive_until(min(first, just_before))
+            return max(alive.ended, now if alive.any_lives else -inf) - END_LAG < last
 
+        # A server that cleans up ends the work of all its clients, even of those that end later.
+        reset = known.reset_before(stay.arrived)
+        served = -inf if reset is None else reset.began - SERVED_LAG
         gone = [
             _Gone(
                 each.arrived, max(each.arrived, end), end + END_LAG, f"process {each.process.pid}", each.uid, each.kept
             )
-            for each in others
-            if each.arrived <= stay.arrived
+            for each in known.arrived(served, stay.arrived)
+            if each.process != stay.process
             and (end := (now if each.until is None else each.until) - END_LAG) <= stay.arrived
             and alone(end, min(end + END_LAG, stay.arrived))
         ]
@@ -240,9 +235,7 @@ class ClientHistory:
         found = known.found_at_work()
         if found is not None and found <= stay.arrived and alone(found + END_LAG, stay.arrived):
             gone.append(_Gone(found, None, found, "a client that came before this guard", None, False))
-        # A server that cleans up ends the work of all its clients, even of those that end later.
-        resets = [each for each in known.resets() if each.done <= stay.arrived]
-        left = [each for each in gone if not any(reset.ended_work(each.arrived, each.ended) for reset in resets)]
+        left = [each for each in gone if reset is None or not reset.ended_work(each.arrived, each.ended)]
         doubts = [(each, why) for each in left if (why := self._doubt(each, stay, fault))]
         if not doubts:
             return ""
@@ -279,23 +272,17 @@ class ClientHistory:
         process = stay.process
         for before in (self._stays.get(process), self._second_stays.pop(process, None)):
             if before is not None:
-                self._lanes[before.lane].stays.pop(process, None)
+                self._lanes[before.lane].drop(process)
         at, lane = self._second.get(process, (0.0, stay.lane))
         left = self._went_over.get(process) if lane != stay.lane else None
         stay = msgspec.structs.replace(stay, left=left)
         self._stays[process] = stay
-        self._enter(stay)
+        self._lane(stay.lane).put(stay)
         if lane != stay.lane:
             spare = float("inf") if left is None else left
             second = msgspec.structs.replace(
                 stay, lane=lane, arrived=max(at, stay.arrived), left=None, spare_until=spare
             )
             self._second_stays[process] = second
-            self._enter(second)
+            self._lane(lane).put(second)
         self._by_pid.setdefault(process.pid, {})[process] = None
-
-    def _enter(self, stay: ClientStay) -> None:
-        lane = self._lane(stay.lane)
-        lane.stays[stay.process] = stay
-        if stay.until is not None:
-            lane.last_end = max(lane.last_end, stay.until)

@@ -1,7 +1,9 @@
 """Lane history: which clients were on one lane at what time, and the states and servers of its control daemon."""
 
-from bisect import insort
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple
 
@@ -24,7 +26,7 @@ CONTEXT_AT_LEAST: Final = 0.06
 cuInit on, of which cuInit is a tenth; H100, 580.159.04). A server that cleans up answers no question for 50 ms."""
 
 
-class ClientStay(msgspec.Struct, frozen=True):
+class ClientStay(msgspec.Struct, frozen=True, dict=True):
     """One client's presence on its lane, from its arrival to its end."""
 
     process: ProcessKey
@@ -39,7 +41,7 @@ class ClientStay(msgspec.Struct, frozen=True):
     spare_until: float = float("-inf")
     """Of the stay of a second driver: until when the client's own work was on another lane."""
 
-    @property
+    @cached_property
     def until(self) -> float | None:
         """Return when it ended, or left the lane; None if neither."""
         return min((at for at in (self.ended, self.left) if at is not None), default=None)
@@ -72,10 +74,16 @@ class Reset(NamedTuple):
     def ended_work(self, arrived: float, ended: float | None) -> bool:
         """Return whether it ended the work of a client, if it left any.
 
-        One that came in the last moment may have been served by what came after, unless it had ended before it can have
+        With `and_before`, this is told of several resets. One that came in the last moment may have been served by what came after, unless it had ended before it can have
         had work there.
         """
         return arrived <= self.began - SERVED_LAG or (ended is not None and ended <= self.still)
+
+    def and_before(self, other: "Reset | None") -> "Reset":
+        """Return this reset and an earlier one as one, which ended the work that either of them did."""
+        if other is None:
+            return self
+        return Reset(max(self.began, other.began), self.done, max(self.still, other.still))
 
 
 class Forgotten(NamedTuple):
@@ -118,15 +126,54 @@ class LaneHistory:
     """The history of one lane."""
 
     def __init__(self) -> None:
-        self.stays: dict[ProcessKey, ClientStay] = {}
+        self._stays: dict[ProcessKey, ClientStay] = {}
+        self._arrivals: list[tuple[float, ProcessKey]] = []
+        """Of all stays; ascending."""
+        self._alive: list[_Alive] | None = None
+        """For each number of first arrivals; None if it is to be made anew."""
         self.last_end = float("-inf")
         """When a client of it last ended, including forgotten ones."""
         self.forgotten: Forgotten | None = None
         self.states: list[_State] = []
         """The last few states that its control daemon reported; ascending."""
+        self._resets: tuple[Reset, ...] | None = ()
+        """None if they are to be found anew."""
         self.servers: dict[int, None] = {}
+        """Pids of its servers, including earlier ones."""
         self.told_to_end: dict[int, None] = {}
         """Pids of servers that the guard told to end."""
+
+    def put(self, stay: ClientStay) -> None:
+        """Add a stay, in the place of an earlier one of the client."""
+        self.drop(stay.process)
+        self._stays[stay.process] = stay
+        insort(self._arrivals, (stay.arrived, stay.process))
+        self._alive = None
+        if stay.until is not None:
+            self.last_end = max(self.last_end, stay.until)
+
+    def drop(self, process: ProcessKey) -> None:
+        """Remove a client's stay, if there is one."""
+        stay = self._stays.pop(process, None)
+        if stay is not None:
+            del self._arrivals[bisect_left(self._arrivals, (stay.arrived, process))]
+            self._alive = None
+
+    def arrived(self, after: float, until: float) -> list[ClientStay]:
+        """Return the stays of the clients that arrived later than ``after``, and not later than ``until``."""
+        first = bisect_right(self._arrivals, after, key=_time)
+        past = bisect_right(self._arrivals, until, key=_time)
+        return [self._stays[process] for _, process in self._arrivals[first:past]]
+
+    def alive_until(self, at: float) -> "_Alive":
+        """Return until when clients lived that had arrived by a time, one of them at least."""
+        if self._alive is None:
+            self._alive = list(accumulate(map(self._one, self._arrivals), _Alive.either, initial=_NONE_ALIVE))
+        return self._alive[bisect_right(self._arrivals, at, key=_time)]
+
+    def _one(self, arrival: tuple[float, ProcessKey]) -> "_Alive":
+        until = self._stays[arrival[1]].until
+        return _Alive(-inf if until is None else until, until is None)
 
     def add_state(self, at: float, state: str, served: bool, fault_asked: float | None) -> None:
         """Add what its control daemon reported at a time; ``served``: whether it had a server."""
@@ -134,6 +181,7 @@ class LaneHistory:
         if new not in self.states:
             insort(self.states, new)
             del self.states[:-_MOST_PIDS]
+            self._resets = None
 
     def fresh(self) -> list[float]:
         """Return the times at which it was seen to have no server."""
@@ -145,27 +193,57 @@ class LaneHistory:
         One that says that it has left may still have a socket to the server of before.
         """
         fresh = [each for each in self.fresh() if each <= at]
-        return [stay for stay in self.stays.values() if stay.was_there(at) or stay.may_be_there(at, fresh)]
+        return [stay for stay in self._stays.values() if stay.was_there(at) or stay.may_be_there(at, fresh)]
 
-    def resets(self) -> list[Reset]:
-        """Return its resets.
+    def resets(self) -> tuple[Reset, ...]:
+        """Return its resets, in the order in which they were done.
 
         These are the control daemon's answers: the server's user could have written to the logs.
         """
-        found = []
+        if self._resets is None:
+            self._resets = tuple(self._find_resets())
+        return self._resets
+
+    def reset_before(self, at: float) -> Reset | None:
+        """Return all resets that were done by a time as one; None without any."""
+        done: Reset | None = None
+        for each in self.resets():
+            if each.done <= at:
+                done = each.and_before(done)
+        return done
+
+    def _find_resets(self) -> Iterator[Reset]:
         fault: float | None = None
         for at, state, served, fault_asked in self.states:
             if not served or (state == LaneState.ACTIVE.value and fault is not None):
                 began = at if fault is None else fault
-                found.append(Reset(began, at, max(began, min(at, fault_asked + CONTEXT_AT_LEAST))))
+                yield Reset(began, at, max(began, min(at, fault_asked + CONTEXT_AT_LEAST)))
             if not served or state != LaneState.INITIALIZING.value:
                 fault = at if state == LaneState.FAULT.value else None
-        return found
 
     def found_at_work(self) -> float | None:
         """Return when it was found with a server already, which may have had unknown clients; None if it was not."""
         first = self.states[0] if self.states else None
         return first[0] if first is not None and first[2] else None
+
+
+class _Alive(NamedTuple):
+    """Until when clients lived."""
+
+    ended: float
+    """When the last of those that have ended did; -inf without any."""
+    any_lives: bool
+
+    def either(self, other: "_Alive") -> "_Alive":
+        """Return the same of the clients of both."""
+        return _Alive(max(self.ended, other.ended), self.any_lives or other.any_lives)
+
+
+_NONE_ALIVE: Final = _Alive(-inf, False)
+
+
+def _time(arrival: tuple[float, ProcessKey]) -> float:
+    return arrival[0]
 
 
 def remember(pids: dict[int, None], pid: int) -> None:
