@@ -22,7 +22,7 @@ UNHEEDED: Final = 1.0
 """Seconds after the sign of a fault in which a server notices it if it does at all (0.4 s seen with clients)."""
 
 _PAUSE: Final = 0.5
-"""Seconds between two looks at a lane whose server may yet be left."""
+"""Seconds between two looks at a lane that still has clients."""
 
 
 class UnheededFaults:

@@ -74,7 +74,7 @@ class Reset(NamedTuple):
     def ended_work(self, arrived: float, ended: float | None) -> bool:
         """Return whether it ended the work of a client, if it left any.
 
-        With `and_before`, this is told of several resets. One that came in the last moment may have been served by what came after, unless it had ended before it can have
+        One that came in the last moment may have been served by what came after, unless it had ended before it can have
         had work there.
         """
         return arrived <= self.began - SERVED_LAG or (ended is not None and ended <= self.still)
