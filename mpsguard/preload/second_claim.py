@@ -50,6 +50,8 @@ class ClaimPhase(IntEnum):
     WENT_OVER = 3
     REFUSED = 4
     """A fault was met, and the program has its error."""
+    MOVED = 5
+    """It went on in its second driver without a fault, as the guard has asked it to (docs/concepts/moves.md)."""
 
 
 class RepetitionState(IntEnum):

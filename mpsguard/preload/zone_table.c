@@ -10,7 +10,8 @@
 #include "counters.h"
 
 _Static_assert(sizeof(zone_slot) == 64, "a slot is 64 bytes");
-_Static_assert(ZONE_TABLE_COUNTERS + 8 * COUNTER_COUNT <= ZONE_TABLE_CLAIM, "the counters fit into the header");
+_Static_assert(ZONE_TABLE_COUNTERS + 8 * COUNTER_COUNT <= ZONE_TABLE_MOVE, "the counters fit into the header");
+_Static_assert(ZONE_TABLE_MOVE + sizeof(zone_move) <= ZONE_TABLE_CLAIM, "the answer fits before the claim");
 _Static_assert(sizeof(zone_claim) == 40, "a claim is 40 bytes");
 _Static_assert(ZONE_TABLE_CLAIM + sizeof(zone_claim) <= ZONE_TABLE_HEADER, "the claim fits into the header");
 
@@ -75,6 +76,24 @@ void zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t r
     atomic_store_explicit(&claim->repetition, repetition, memory_order_release);
     for (size_t i = 0; i < 4; ++i) atomic_store_explicit(&claim->reason[i], words[i], memory_order_release);
     atomic_store_explicit(&claim->sequence, sequence + 2, memory_order_release);
+}
+
+uint64_t zone_table_asked(const zone_table *table) {
+    if (table->base == NULL) return 0;
+    return atomic_load_explicit(&((zone_move *)(void *)(table->base + ZONE_TABLE_MOVE))->request, memory_order_acquire);
+}
+
+void zone_table_answer(zone_table *table, uint64_t answer, uint32_t prepared, uint32_t paused, const char *reason) {
+    if (table->base == NULL) return;
+    zone_move *const move = (zone_move *)(void *)(table->base + ZONE_TABLE_MOVE);
+    uint64_t words[4] = {0};
+    memcpy(words, reason, strnlen(reason, sizeof words - 1));
+    // While it is written, it answers nothing.
+    atomic_store_explicit(&move->answer, 0, memory_order_seq_cst);
+    atomic_store_explicit(&move->prepared, prepared, memory_order_release);
+    atomic_store_explicit(&move->paused, paused, memory_order_release);
+    for (size_t i = 0; i < 4; ++i) atomic_store_explicit(&move->reason[i], words[i], memory_order_release);
+    atomic_store_explicit(&move->answer, answer, memory_order_release);
 }
 
 int32_t zone_table_add(zone_table *table, const zone_entry *entry) {

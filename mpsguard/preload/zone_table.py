@@ -35,9 +35,9 @@ SLOT: Final = struct.Struct("<IIQQQQQQIi")
 """As `encode` writes it."""
 _MOST_SLOTS: Final = 8192
 """As many as every table has that is made by this version; each costs a reader a quarter of a microsecond."""
-_CLAIM_AT: Final = 4032
-"""`mpsguard.preload.second_claim` reads from here on."""
-_MOST_COUNTERS: Final = (_CLAIM_AT - COUNTERS_AT) // 8
+_MOVE_AT: Final = 3968
+"""`mpsguard.preload.second_move` reads and writes from here on, and `mpsguard.preload.second_claim` behind it."""
+_MOST_COUNTERS: Final = (_MOVE_AT - COUNTERS_AT) // 8
 _ADDRESSES: Final = 1 << 57
 """No user address is higher, with five levels of page tables."""
 

@@ -18,11 +18,13 @@
 typedef struct {
     enum { UNTRIED, MADE, FAILED } state;
     word context;
+    unsigned share;
 } beside;
 
 static beside made[PLACE_COUNT];
 static word context_first;
 static int device_first;
+static unsigned wanted_share;
 static unsigned char uuid[UUID_BYTES];
 static bool uuid_is_known;
 static pthread_mutex_t limits_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -64,9 +66,9 @@ static bool load(copy_place place) {
     char directory[4096], devices[64];
     // Where there is no lane, CUDA would run outside of MPS.
     if (place == PLACE_LANE)
-        return lane_directory(directory, sizeof directory) && access(directory, X_OK) == 0 && copies_load(place, directory, NULL, device_first);
+        return lane_directory(directory, sizeof directory) && access(directory, X_OK) == 0 && copies_load(place, directory, NULL, wanted_share, device_first);
     print_uuid(devices);
-    return uuid_is_known && copies_load(place, NOWHERE, devices, 0);
+    return uuid_is_known && copies_load(place, NOWHERE, devices, 0, 0);
 }
 
 static bool is_right_device(copy_place place) {
@@ -94,7 +96,17 @@ bool beside_make(copy_place place) {
     else reasons_hold_for(place == PLACE_LANE ? REASON_second_failed : REASON_not_repeated, failed);
     copies_work_at(before);
     made[place].state = failed == NULL ? MADE : FAILED;
+    made[place].share = place == PLACE_LANE ? wanted_share : 0;
     return failed == NULL;
+}
+
+void beside_want_share(unsigned share) { wanted_share = share; }
+
+bool beside_has_share(void) { return made[PLACE_LANE].state == MADE && made[PLACE_LANE].share == wanted_share; }
+
+void beside_give_up(void) {
+    if (made[PLACE_LANE].state == MADE && beside_enter(PLACE_LANE)) CALL(copies_second(), cuDevicePrimaryCtxReset_v2, copies_device());
+    made[PLACE_LANE] = (beside){.state = UNTRIED};
 }
 
 bool beside_enter(copy_place place) {

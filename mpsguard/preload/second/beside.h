@@ -12,6 +12,15 @@ void beside_note_limit(word limit, word value);
 // Makes the one at a place ready, or did so before; false, with a reason, if that fails, and then for good. Callers hold the lock
 // of a takeover.
 bool beside_make(copy_place place);
+
+// The share of the SMs, in hundredths of a percent, for the one at the lane that is made next; 0: as the environment has it.
+void beside_want_share(unsigned share);
+
+// Whether the one at the lane is made, and with the share that is wanted.
+bool beside_has_share(void);
+
+// Ends the context of the one at the lane, if it was made; another one may be made in its place. Nothing holds anything of it any more.
+void beside_give_up(void);
 bool beside_is_made(copy_place place);
 
 // Works with it from now on: its context is current in this thread. `beside_set_limits` gives it the program's limits.

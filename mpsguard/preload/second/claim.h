@@ -12,6 +12,7 @@ typedef enum {
     CLAIM_GOING_OVER,
     CLAIM_WENT_OVER,
     CLAIM_REFUSED,
+    CLAIM_MOVED,    // without a fault (move.h)
 } claim_phase;
 
 // Of a repetition alone (alone.h).

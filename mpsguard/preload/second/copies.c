@@ -20,6 +20,8 @@
 
 // libcuda binds an abstract socket of this name and the process's number, one for each process (seen with 580).
 #define SOCKET_NAME "cuda-uvmfd-"
+// None is ever unloaded: each costs its pages (some 80 MiB with 580) until the process ends.
+#define MOST_COPIES 8
 
 #if defined(__x86_64__)
 #define SLOT_CALL R_X86_64_JUMP_SLOT
@@ -33,6 +35,7 @@ driver_copy first_copy;
 static driver_copy others[PLACE_COUNT];
 static _Atomic copy_place working_at = PLACE_LANE;
 static int device_at[PLACE_COUNT];
+static int loaded;
 
 copy_place copies_place(void) { return atomic_load_explicit(&working_at, memory_order_acquire); }
 driver_copy *copies_second(void) { return &others[copies_place()]; }
@@ -111,18 +114,23 @@ static int bind_with(const char *end, int fd, const struct sockaddr *address, so
     return bind(fd, (const struct sockaddr *)&changed, (socklen_t)(path + 1 + name + strlen(end) + 1));
 }
 
-static int bind_at_lane(int fd, const struct sockaddr *address, socklen_t length) { return bind_with("-2", fd, address, length); }
-static int bind_alone(int fd, const struct sockaddr *address, socklen_t length) { return bind_with("-3", fd, address, length); }
-
-// What a copy reads of the environment; empty: what there is.
+// What a copy reads of the environment; empty: what there is. And the end of its name for the socket.
 static struct {
-    char pipe_directory[4096], devices[64];
+    char pipe_directory[4096], devices[64], share[16], name_end[16];
 } environments[PLACE_COUNT];
+
+static int bind_at_lane(int fd, const struct sockaddr *address, socklen_t length) {
+    return bind_with(environments[PLACE_LANE].name_end, fd, address, length);
+}
+static int bind_alone(int fd, const struct sockaddr *address, socklen_t length) {
+    return bind_with(environments[PLACE_ALONE].name_end, fd, address, length);
+}
 
 static char *getenv_at(copy_place place, const char *name) {
     if (environments[place].pipe_directory[0] != '\0' && strcmp(name, "CUDA_MPS_PIPE_DIRECTORY") == 0)
         return environments[place].pipe_directory;
     if (environments[place].devices[0] != '\0' && strcmp(name, "CUDA_VISIBLE_DEVICES") == 0) return environments[place].devices;
+    if (environments[place].share[0] != '\0' && strcmp(name, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == 0) return environments[place].share;
     return getenv(name);
 }
 
@@ -271,9 +279,12 @@ static int copy_of(const char *path) {
     return -1;
 }
 
-bool copies_load(copy_place place, const char *directory, const char *devices, int device) {
+int copies_left(void) { return MOST_COPIES - loaded; }
+
+bool copies_load(copy_place place, const char *directory, const char *devices, unsigned share, int device) {
     char path[64];
     Dl_info found;
+    if (copies_left() == 0) return false;
     char *const real = dladdr(first_copy.function[FUNCTION_cuInit], &found) ? realpath(found.dli_fname, NULL) : NULL;
     if (real == NULL) return false;
     const int fd = copy_of(real);
@@ -287,6 +298,10 @@ bool copies_load(copy_place place, const char *directory, const char *devices, i
         return false;
     }
     device_at[place] = device;
+    ++loaded;
+    snprintf(environments[place].name_end, sizeof environments[place].name_end, "-%d", loaded + 1);
+    environments[place].share[0] = '\0';
+    if (share > 0) snprintf(environments[place].share, sizeof environments[place].share, "%u.%02u", share / 100, share % 100);
     snprintf(environments[place].pipe_directory, sizeof environments[place].pipe_directory, "%s", directory != NULL ? directory : "");
     snprintf(environments[place].devices, sizeof environments[place].devices, "%s", devices != NULL ? devices : "");
     if (!replace_imports(place, handle)) return false;

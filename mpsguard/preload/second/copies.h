@@ -55,10 +55,14 @@ mg_result copies_call(const driver_copy *copy, function_id id, const word *words
 // be bound without the preload, so that a library that another tool puts before the driver is not passed by.
 bool copies_find_first(bool next);
 
-// Loads another copy of the driver's file beside the first one, with its own name for the socket that each process has
-// once, and with `pipe_directory` for CUDA_MPS_PIPE_DIRECTORY and `devices` for CUDA_VISIBLE_DEVICES (NULL: as the environment
-// has it). `device` is what it will call the program's. False if that fails.
-bool copies_load(copy_place place, const char *pipe_directory, const char *devices, int device);
+// Loads another copy of the driver's file beside the first one, in place of one that was there, with its own name for the socket
+// that each process has once, and with `pipe_directory` for CUDA_MPS_PIPE_DIRECTORY, `devices` for CUDA_VISIBLE_DEVICES (NULL: as
+// the environment has it) and `share`, in hundredths of a percent, for CUDA_MPS_ACTIVE_THREAD_PERCENTAGE (0: likewise). `device` is
+// what it will call the program's. False if that fails, or too many were loaded.
+bool copies_load(copy_place place, const char *pipe_directory, const char *devices, unsigned share, int device);
+
+// How many more can be loaded.
+int copies_left(void);
 
 // Whether a result says that the context is lost, by a fault of its own or of a neighbour's work: see docs/reference/faults.md.
 bool copies_is_loss(mg_result result);

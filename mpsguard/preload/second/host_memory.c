@@ -2,6 +2,7 @@
 #include "second/host_memory.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ typedef struct {
     bool ours;
 } host_range;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // never held over a driver call but in host_memory_move
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // never held over a driver call but in host_memory_move and _leave
 static list hosts;
 static _Atomic uint64_t lowest = UINT64_MAX, highest;  // of all that there has been
 static _Atomic bool named;
@@ -168,4 +169,26 @@ bool host_memory_move(void) {
     }
     pthread_mutex_unlock(&lock);
     return done;
+}
+
+void host_memory_leave(void) {
+    pthread_mutex_lock(&lock);
+    // Some are not registered there: that is an error, and no harm.
+    for (size_t i = 0; i < hosts.count; ++i) CALL(copies_second(), cuMemHostUnregister, ITEMS(host_range, hosts)[i].at);
+    pthread_mutex_unlock(&lock);
+}
+
+host_memory_list host_memory_all(void) {
+    host_memory_list all = {0, NULL};
+    pthread_mutex_lock(&lock);
+    if (hosts.count > 0) all.at = malloc(hosts.count * sizeof *all.at);
+    for (size_t i = 0; all.at != NULL && i < hosts.count; ++i) all.at[all.count++] = ITEMS(host_range, hosts)[i].at;
+    pthread_mutex_unlock(&lock);
+    return all;
+}
+
+void host_memory_let_go(host_memory_list *all) {
+    for (size_t i = 0; i < all->count; ++i) CALL(&first_copy, cuMemHostUnregister, all->at[i]);
+    free(all->at);
+    *all = (host_memory_list){0, NULL};
 }

@@ -26,3 +26,14 @@ bool host_memory_was_named(void);
 
 // Registers it with the copy at hand beside the first one, of which the context is current. False if something cannot be had.
 bool host_memory_move(void);
+
+// The other way: no part of it is registered with that copy any more.
+void host_memory_leave(void);
+
+// What is registered now: `host_memory_let_go` lets the first driver go of that, and frees it. Its context is current.
+typedef struct {
+    size_t count;
+    word *at;
+} host_memory_list;
+host_memory_list host_memory_all(void);
+void host_memory_let_go(host_memory_list *all);

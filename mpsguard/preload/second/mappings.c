@@ -137,3 +137,5 @@ void mappings_leave(void) {
     leave(&retired);
     pthread_mutex_unlock(&mappings_lock);
 }
+
+void mappings_give_up(void) { reserved_again[PLACE_LANE] = false; }

@@ -54,3 +54,6 @@ bool mappings_carry(word handle, word *second);
 // Maps one into the copy at hand beside the first one, at its address. `mappings_leave` takes all out of it again.
 bool mappings_move(const mapping *m);
 void mappings_leave(void);
+
+// The copy at the lane is given up: the one that is made next reserves the range anew.
+void mappings_give_up(void);

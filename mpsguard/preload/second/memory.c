@@ -1,5 +1,7 @@
 #include "second/memory.h"
 
+#include <stdlib.h>
+
 #include "second/host_memory.h"
 #include "second/log.h"
 #include "second/mappings.h"
@@ -7,6 +9,8 @@
 #include "second/spare.h"
 
 #define MOST_ASIDE 64
+// Of the mappings that are read with both drivers.
+#define MOST_READ 64
 
 // A handle that the program holds, and the second driver's for it.
 typedef struct {
@@ -304,4 +308,75 @@ bool memory_move(bool replay) {
     pthread_mutex_unlock(&mappings_lock);
     // Alone, kernels are to reach none: one that does faults, and what the program did to such memory since is not known.
     return done && (copies_place() == PLACE_ALONE || host_memory_move());
+}
+
+void memory_take_back(void) {
+    mappings_leave();
+    host_memory_leave();
+    pthread_mutex_lock(&mappings_lock);
+    for (size_t i = 0; i < handles.count; ++i) {
+        held_handle *const each = &ITEMS(held_handle, handles)[i];
+        if (each->second != 0) CALL(copies_second(), cuMemRelease, each->second);
+        each->second = 0;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+}
+
+struct memory_list {
+    host_memory_list host;
+    size_t mapped, held;
+    struct { uint64_t at, size; } *mappings;
+    held_handle *handles;
+};
+
+memory_list *memory_all(void) {
+    memory_list *const all = calloc(1, sizeof *all);
+    if (all == NULL) return NULL;
+    all->host = host_memory_all();
+    pthread_mutex_lock(&mappings_lock);
+    all->mappings = calloc(mappings.count + 1, sizeof *all->mappings);
+    all->handles = calloc(handles.count + 1, sizeof *all->handles);
+    for (size_t i = 0; all->mappings != NULL && i < mappings.count; ++i) {
+        const mapping *const m = &ITEMS(mapping, mappings)[i];
+        all->mappings[all->mapped].at = m->at;
+        all->mappings[all->mapped++].size = m->size;
+    }
+    for (size_t i = 0; all->handles != NULL && i < handles.count; ++i) all->handles[all->held++] = ITEMS(held_handle, handles)[i];
+    pthread_mutex_unlock(&mappings_lock);
+    return all;
+}
+
+void memory_let_go(memory_list *all) {
+    if (all == NULL) return;
+    spare_give_up();
+    for (size_t i = 0; i < all->mapped; ++i) CALL(&first_copy, cuMemUnmap, all->mappings[i].at, all->mappings[i].size);
+    for (size_t i = 0; i < all->held; ++i)
+        for (long k = 0; k < all->handles[i].references; ++k) CALL(&first_copy, cuMemRelease, all->handles[i].handle);
+    host_memory_let_go(&all->host);
+    free(all->mappings);
+    free(all->handles);
+    free(all);
+}
+
+static bool read_word(const driver_copy *copy, word at, word *out) {
+    return CALL(copy, cuMemcpyDtoH_v2, WORD(out), at, sizeof *out) == MG_SUCCESS;
+}
+
+bool memory_is_the_same(word context) {
+    word at[2 * MOST_READ], seen[2 * MOST_READ], second, mine = 0;
+    size_t count = 0;
+    pthread_mutex_lock(&mappings_lock);
+    const size_t step = mappings.count / MOST_READ + 1;
+    for (size_t i = 0; i < mappings.count && count + 2 <= 2 * MOST_READ; i += step) {
+        const mapping *const m = &ITEMS(mapping, mappings)[i];
+        if (m->access.flags == 0) continue;
+        at[count++] = m->at;
+        at[count++] = m->at + m->size - sizeof *at;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+    bool same = CALL(copies_second(), cuCtxGetCurrent, WORD(&mine)) == MG_SUCCESS && CALL(&first_copy, cuCtxSetCurrent, context) == MG_SUCCESS;
+    for (size_t i = 0; same && i < count; ++i) same = read_word(&first_copy, at[i], &seen[i]);
+    same = CALL(copies_second(), cuCtxSetCurrent, mine) == MG_SUCCESS && same;
+    for (size_t i = 0; same && i < count; ++i) same = read_word(copies_second(), at[i], &second) && second == seen[i];
+    return same;
 }

@@ -23,3 +23,15 @@ mg_result memory_properties(const driver_copy *copy, const word *a);
 // the rest. That copy's context is current. False if something cannot be had. `memory_leave` gives all of it back there.
 bool memory_move(bool replay);
 void memory_leave(void);
+
+// After memory_move(false) that is of no use: nothing of it is held there any more, host memory and handles included.
+void memory_take_back(void);
+
+// What the first driver has of all that is mapped: `memory_let_go` lets it go of that, and frees it. Its context is current.
+typedef struct memory_list memory_list;
+memory_list *memory_all(void);
+void memory_let_go(memory_list *all);
+
+// Whether both drivers read the same in some of what is mapped. The first one's context is `context`, that of the copy at hand is current
+// again afterwards.
+bool memory_is_the_same(word context);

@@ -19,6 +19,10 @@ static const char *const names[REASON_COUNT] = {
 
 void reasons_hold(reason which) { atomic_fetch_add_explicit(&held[which], 1, memory_order_acq_rel); }
 void reasons_let_go(reason which) { atomic_fetch_sub_explicit(&held[which], 1, memory_order_acq_rel); }
+int64_t reasons_count(reason which) { return atomic_load_explicit(&held[which], memory_order_acquire); }
+void reasons_let_go_to(reason which, int64_t count) {
+    for (int64_t more = reasons_count(which) - count; more > 0; --more) reasons_let_go(which);
+}
 bool reasons_has(reason which) { return atomic_load_explicit(&held[which], memory_order_acquire) > 0; }
 const char *reasons_name(reason which) { return names[which]; }
 

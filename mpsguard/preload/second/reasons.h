@@ -59,6 +59,10 @@ void reasons_hold(reason which);
 void reasons_hold_for(reason which, const char *detail);
 void reasons_let_go(reason which);
 
+// How often it is held; and lets go of what is more than that.
+int64_t reasons_count(reason which);
+void reasons_let_go_to(reason which, int64_t count);
+
 // Whether it is held; whether any is, and which one then.
 bool reasons_has(reason which);
 bool reasons_any(reason *which);

@@ -167,3 +167,13 @@ bool rebuild_at_takeover(void) {
     }
     return right;
 }
+
+void rebuild_give_up(void) {
+    atomic_store_explicit(&taken_over, false, memory_order_release);
+    pthread_mutex_lock(&making);
+    for (object *o = objects_newest(); o != NULL; o = o->older) {
+        const word second = atomic_exchange_explicit(&o->second[PLACE_LANE], 0, memory_order_acq_rel);
+        if (second != 0) rebuild_forget(second);
+    }
+    pthread_mutex_unlock(&making);
+}

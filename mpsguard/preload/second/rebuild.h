@@ -16,6 +16,9 @@ void rebuild_ahead(void);
 // that fails.
 bool rebuild_at_takeover(void);
 
+// There was no takeover after all, and the second driver's are of no use: none is made.
+void rebuild_give_up(void);
+
 // The program's handle for one of the second driver's, or that itself.
 word rebuild_key_of(word second);
 

@@ -19,10 +19,12 @@
 #include "second/lane.h"
 #include "second/log.h"
 #include "second/memory.h"
+#include "second/move.h"
 #include "second/objects.h"
 #include "second/reasons.h"
 #include "second/rebuild.h"
 #include "second/replay.h"
+#include "second/request.h"
 #include "second/spare.h"
 #include "second/steps.h"
 #include "second/work.h"
@@ -33,6 +35,9 @@
 #define SAVING_SHARE 50
 // For calls that enqueue work and are under way when another thread has met the fault.
 #define CALLS_END_MS 1000
+// A program that is to move is left until it is idle for so long.
+#define IDLE_MS 2000
+#define IDLE_LOOK_MS 0.2
 // For the replay on the other lane, where each batch has a limit of its own.
 #define NO_LIMIT 1e9
 
@@ -42,6 +47,7 @@ static _Atomic word context_first;
 static int device;
 static _Atomic bool refused;
 static pid_t owner;
+static _Atomic bool moved;
 static __thread bool entered;
 
 second_mode takeover_mode(void) {
@@ -58,6 +64,8 @@ second_mode takeover_mode(void) {
 const driver_copy *takeover_copy(void) { return atomic_load_explicit(&at_hand, memory_order_acquire); }
 
 bool takeover_happened(void) { return takeover_copy() != &first_copy; }
+
+bool takeover_was_move(void) { return atomic_load_explicit(&moved, memory_order_acquire); }
 
 word takeover_device(void) { return (word)device; }
 
@@ -113,6 +121,93 @@ static void say_what_may_come(void) {
     say(CLAIM_WAITING, why);
 }
 
+static void report(const char *outcome, const char *reason, const char *detail, double milliseconds, const steps *of) {
+    const char *const path = secure_getenv("MPSGUARD_SECOND_REPORT");
+    const int fd = path != NULL ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600) : -1;
+    if (fd < 0) return;
+    char line[1024];
+    const char *const quote = reason != NULL ? "\"" : "";
+    const int length = snprintf(line, sizeof line,
+                                "{\"pid\": %d, \"outcome\": \"%s\", \"reason\": %s%s%s, \"detail\": \"%s\", \"milliseconds\": %.3f, "
+                                "\"repeated\": %ld, \"alone\": %.3f, \"quiet\": %.3f, \"context\": %.3f, \"memory\": %.3f, "
+                                "\"objects\": %.3f, \"replay\": %.3f}\n",
+                                (int)getpid(), outcome, quote, reason != NULL ? reason : "null", quote, detail, milliseconds, of->calls,
+                                of->alone, of->quiet, of->context, of->memory, of->objects, of->replay);
+    if (write(fd, line, (size_t)length) != length) { /* a report that cannot be written has no other reader */ }
+    close(fd);
+}
+
+// Under the lock.
+static bool may_move(reason *why) {
+    *why = REASON_second_fault;
+    if (takeover_copy() != &first_copy || atomic_load_explicit(&refused, memory_order_acquire) || getpid() != owner) return false;
+    return !reasons_any(why);
+}
+
+typedef struct {
+    request_answer answer;
+    const char *reason, *step;
+} attempt;
+
+// Stops the program, and lets it go on in the second driver, or as it was.
+static attempt stop_and_move(const request *asked, memory_list **first, steps *of) {
+    reason why;
+    pthread_mutex_lock(&lock);
+    attempt made = {.answer = ANSWER_FAILED};
+    if (!may_move(&why)) {
+        made.reason = reasons_name(why);
+        if (takeover_copy() == &first_copy) move_give_up();
+    } else if (!steps_end(of, &of->quiet, move_stop(takeover_context()))) {
+        made.answer = ANSWER_BUSY;
+        move_go_on();
+        // One that was made for a fault is kept for it.
+        if (takeover_mode() != SECOND_HOT || asked->share != 0) move_give_up();
+    } else {
+        made.step = move_carry(takeover_context());
+        steps_end(of, &of->memory, true);
+        if (made.step == NULL && !request_stands(asked)) made.step = "taken back";
+        if (made.step == NULL) {
+            *first = memory_all();
+            log_end(REASON_second_fault, "");
+            made.answer = ANSWER_MOVED;
+            atomic_store_explicit(&moved, true, memory_order_release);
+            atomic_store_explicit(&at_hand, copies_second(), memory_order_release);
+            say(CLAIM_MOVED, REASON_COUNT);
+        } else {
+            made.reason = reasons_name(REASON_second_failed);
+            move_give_up();
+            move_go_on();
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
+static void move_as_asked(const request *asked) {
+    reason why;
+    memory_list *first = NULL;
+    attempt made = {.answer = ANSWER_FAILED};
+    const steps begun = steps_begin();
+    request_say(asked, ANSWER_UNDER_WAY, 0, 0, NULL);
+    pthread_mutex_lock(&lock);
+    move_note_sockets();
+    if (!may_move(&why)) made.reason = reasons_name(why);
+    else if ((made.step = move_prepare(asked->share)) != NULL) made.reason = reasons_name(REASON_second_failed);
+    pthread_mutex_unlock(&lock);
+    const double prepared = steps_since(&begun);
+    if (made.reason == NULL)
+        for (const double until = steps_now() + IDLE_MS; !work_is_idle() && steps_now() < until;) pause_ms(IDLE_LOOK_MS);
+    steps stopped = steps_begin();
+    if (made.reason == NULL) made = stop_and_move(asked, &first, &stopped);
+    const double paused = steps_since(&stopped);
+    stopped.context = prepared;
+    if (made.answer == ANSWER_MOVED) move_close(takeover_context(), first, asked);
+    beside_want_share(0);
+    report(made.answer == ANSWER_MOVED ? "moved" : made.answer == ANSWER_BUSY ? "busy" : "not_moved", made.reason,
+           made.step != NULL ? made.step : "", paused, &stopped);
+    request_say(asked, made.answer, prepared, paused, made.reason);
+}
+
 static void *keep_ready(void *unused) {
     (void)unused;
     char directory[4096];
@@ -122,16 +217,26 @@ static void *keep_ready(void *unused) {
     if (!lane_directory(directory, sizeof directory)) reasons_hold(REASON_no_other_lane);
     images_prepare();
     say_what_may_come();
-    if (takeover_mode() == SECOND_HOT && lane_takes_ahead()) {
-        pthread_mutex_lock(&lock);
-        if (takeover_copy() == &first_copy) beside_make(PLACE_LANE);
-        pthread_mutex_unlock(&lock);
-    }
+    const bool ahead = takeover_mode() == SECOND_HOT && lane_takes_ahead();
+    uint32_t served = 0;
     uint64_t seen = 0;
     reason why;
     const object *made = NULL;
     while (takeover_copy() == &first_copy && !atomic_load_explicit(&refused, memory_order_acquire)) {
         double wait = LOOK_MS;
+        // At first, and after a move that failed.
+        if (ahead && !beside_is_made(PLACE_LANE)) {
+            pthread_mutex_lock(&lock);
+            if (takeover_copy() == &first_copy) beside_make(PLACE_LANE);
+            pthread_mutex_unlock(&lock);
+        }
+        const request asked = request_now();
+        if (asked.number != 0 && asked.number != served) {
+            move_as_asked(&asked);
+            served = asked.number;
+            made = NULL;
+            continue;
+        }
         say_what_may_come();
         const uint64_t total = work_total();
         variables_answer();
@@ -187,22 +292,10 @@ void takeover_begin(word context, int of) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void report(const char *outcome, reason why, const steps *of) {
-    const char *const path = secure_getenv("MPSGUARD_SECOND_REPORT");
-    const int fd = path != NULL ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600) : -1;
-    if (fd < 0) return;
-    char line[1024], detail[128] = "";
-    const bool none = why == REASON_COUNT;
-    if (!none) reasons_detail(why, detail, sizeof detail);
-    const int length = snprintf(line, sizeof line,
-                                "{\"pid\": %d, \"outcome\": \"%s\", \"reason\": %s%s%s, \"detail\": \"%s\", \"milliseconds\": %.3f, "
-                                "\"repeated\": %ld, \"alone\": %.3f, \"quiet\": %.3f, \"context\": %.3f, \"memory\": %.3f, "
-                                "\"objects\": %.3f, \"replay\": %.3f}\n",
-                                (int)getpid(), outcome, none ? "" : "\"", none ? "null" : reasons_name(why), none ? "" : "\"",
-                                detail, steps_since(of), of->calls, of->alone, of->quiet, of->context, of->memory, of->objects,
-                                of->replay);
-    if (write(fd, line, (size_t)length) != length) { /* a report that cannot be written has no other reader */ }
-    close(fd);
+static void report_takeover(const char *outcome, reason why, const steps *of) {
+    char detail[128] = "";
+    if (why != REASON_COUNT) reasons_detail(why, detail, sizeof detail);
+    report(outcome, why != REASON_COUNT ? reasons_name(why) : NULL, detail, steps_since(of), of);
 }
 
 typedef enum { AS_IT_IS, REPLAYED, UNKNOWN } fault_state;
@@ -253,13 +346,13 @@ static bool take_over(void) {
             entered = false;
             atomic_store_explicit(&at_hand, copies_second(), memory_order_release);
             say(CLAIM_WENT_OVER, REASON_COUNT);
-            report("taken_over", REASON_COUNT, &made);
+            report_takeover("taken_over", REASON_COUNT, &made);
             return true;
         }
         if (why == REASON_COUNT && !reasons_any(&why)) reasons_hold(why = REASON_second_failed);
     }
     say(CLAIM_REFUSED, why);
-    report("refused", why, &made);
+    report_takeover("refused", why, &made);
     work_open();
     return false;
 }
@@ -288,6 +381,9 @@ void takeover_enter(void) {
     entered = true;
     word current = 0;
     // The first copy knows its threads' contexts after the fault, too (measured with 580).
-    if (CALL(&first_copy, cuCtxGetCurrent, WORD(&current)) != MG_SUCCESS || current == 0) return;
+    const mg_result asked = CALL(&first_copy, cuCtxGetCurrent, WORD(&current));
+    // What a driver answers of which the server has ended the client was not measured: a program here has one context.
+    if (asked != MG_SUCCESS && takeover_was_move()) current = takeover_context();
+    if (current == 0) return;
     CALL(copies_second(), cuCtxSetCurrent, rebuild_translate(current));
 }

@@ -14,6 +14,9 @@ const driver_copy *takeover_copy(void);
 // Whether that is the second one.
 bool takeover_happened(void);
 
+// Whether that was a move, without a fault: then the first one may say that its client has ended.
+bool takeover_was_move(void);
+
 // The program has retained its primary context: from now on its variables are saved, and, if hot, the second driver is
 // prepared.
 void takeover_begin(word context, int device);

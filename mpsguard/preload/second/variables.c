@@ -242,6 +242,15 @@ static bool each_made(bool taken_over) {
 bool variables_ahead(void) { return each_made(false); }
 bool variables_restore(void) { return each_made(true); }
 
+void variables_give_up(void) {
+    pthread_mutex_lock(&lock);
+    for (module *m = modules; m != NULL; m = m->next) {
+        m->second[PLACE_LANE] = 0;
+        for (variable *v = m->variables; v != NULL; v = v->next) v->second[PLACE_LANE] = 0;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 bool variables_take(void) {
     const copy_place place = copies_place();
     bool right = true;

@@ -37,6 +37,9 @@ bool variables_ahead(void);
 // At a takeover: those that the second driver has already get what was read, where that differs.
 bool variables_restore(void);
 
+// There is no second driver any more: one that is made next has its own.
+void variables_give_up(void);
+
 // The other way: what the copy at hand has in them by now is what counts as read, for the next one.
 bool variables_take(void);
 

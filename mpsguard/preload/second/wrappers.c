@@ -273,6 +273,15 @@ static void note_end_of_context(function_id id, const word *a) {
     if (ends) reasons_hold_for(REASON_several_contexts, copies_name(id));
 }
 
+static mg_result ask_second(const driver_copy *copy, function_id id, const word *a) {
+    word words[MOST_PARAMETERS];
+    translate_room room;
+    if (!translate_words(id, a, words, &room)) return MG_INVALID_HANDLE;
+    const mg_result result = copies_call(copy, id, words, functions[id].count);
+    if (result == MG_SUCCESS) translate_back(id, a);
+    return result;
+}
+
 // Contexts: the program keeps the first driver's, and each thread has the second one's current in its place.
 static mg_result contexts(const driver_copy *copy, function_id id, const word *a) {
     const bool later = copy != &first_copy;
@@ -294,6 +303,7 @@ static mg_result contexts(const driver_copy *copy, function_id id, const word *a
     }
     // The first driver knows what is current in each thread after the fault, too (measured with 580).
     result = copies_call(&first_copy, id, a, functions[id].count);
+    if (result != MG_SUCCESS && later && takeover_was_move()) return ask_second(copy, id, a);
     if (result != MG_SUCCESS) return result;
     if (!later) note_end_of_context(id, a);
     if (id == FUNCTION_cuDevicePrimaryCtxRetain) takeover_begin(*(const word *)POINTER(a[0]), (int)a[1]);
@@ -478,7 +488,10 @@ static mg_result call_second(function_id id, const word *keys) {
     translate_room room;
     const driver_copy *const copy = copies_second();
     if (is_denied_later(id, keys)) return MG_NOT_SUPPORTED;
-    if (is_asked_of_first(id, keys)) return copies_call(&first_copy, id, keys, functions[id].count);
+    if (is_asked_of_first(id, keys)) {
+        const mg_result asked = copies_call(&first_copy, id, keys, functions[id].count);
+        if (asked == MG_SUCCESS || !takeover_was_move()) return asked;
+    }
     takeover_enter();
     if (functions[id].role == ROLE_own) return own(copy, id, keys);
     if (!translate_words(id, keys, words, &room)) return MG_INVALID_HANDLE;
@@ -508,6 +521,8 @@ static mg_result wrapper(function_id id, const word *a) {
             takeover_wait();
             continue;
         }
+        // It was under way while the program moved: what it says is the first driver's, which is being closed.
+        if (result != MG_SUCCESS && takeover_was_move()) continue;
         // Spare memory is not worth a call that fails.
         if (result == MG_OUT_OF_MEMORY && takeover_spare_given_up()) continue;
         if (result == MG_SUCCESS || !copies_is_loss(result) || !takeover_after(result)) return result;

@@ -30,6 +30,8 @@ class Ended:
     report: dict[str, Any] | None
     other_lane_lives: bool
     """Whether the lane that it goes over to has had no fault."""
+    attempts: tuple[dict[str, Any], ...] = ()
+    """All that was reported; the last one is ``report``."""
 
     @property
     def reason(self) -> str | None:
@@ -61,8 +63,9 @@ class Started:
         """Wait for its end; a wrong content fails the test."""
         said, errors = self.process.communicate(timeout=_SECONDS)
         assert (self.process.returncode, errors) == (0, ""), said
-        report = json.loads(self.report.read_text()) if self.report.exists() else None
-        return Ended(said.strip(), report, not (self.other_lane / "fault").exists())
+        lines = self.report.read_text().splitlines() if self.report.exists() else []
+        reports = tuple(json.loads(line) for line in lines)
+        return Ended(said.strip(), reports[-1] if reports else None, not (self.other_lane / "fault").exists(), reports)
 
     def close(self) -> None:
         """Kill it if it runs still."""
@@ -87,18 +90,19 @@ class Bench:
         operations: int = 60,
         when: str = "idle",
         spare: int | None = None,
+        requests: int = 1,
         **variables: str,
     ) -> Ended:
         """Run the program to its end in two lanes below ``work``; a wrong content fails the test.
 
-        ``spare`` is in MiB; None: no epochs. With some, they come as often as they can.
+        ``spare`` is in MiB; None: no epochs. With some, they come as often as they can. ``requests``: for moves.
         """
-        command = self.program(seed, threads=threads, operations=operations, when=when)
+        command = self.program(seed, threads=threads, operations=operations, when=when, requests=requests)
         return self._run(work, mode, command, spare, variables)
 
-    def program(self, seed: int, *, threads: int, operations: int, when: str) -> list[str]:
+    def program(self, seed: int, *, threads: int, operations: int, when: str, requests: int = 1) -> list[str]:
         """The command line of program.c."""
-        arguments = [str(seed), str(threads), str(operations), when, str(self.built / "image.o")]
+        arguments = [str(seed), str(threads), str(operations), when, str(self.built / "image.o"), str(requests)]
         return [str(self.built / "program"), *arguments]
 
     def case(

@@ -81,6 +81,12 @@ static int mps_init(const char *directory) {
 
 static int mps_make_context(void) { return mps_process < 0 || mps_context >= 0 ? 0 : mps_attach(1, &mps_context); }
 
+static void mps_leave(void) {
+    if (mps_context >= 0) close(mps_context);
+    if (mps_process >= 0) close(mps_process);
+    mps_context = mps_process = -1;
+}
+
 typedef struct __attribute__((packed)) { double seconds; char fault[16]; } mps_kernel;
 
 // As the kernel's driver says of a trap: outside of MPS with the process' own pid. STAND_IN_KERNEL_LOG: where; a fault on the lane is

@@ -1,9 +1,10 @@
 // An unmodified CUDA program: threads with streams of their own, which check everything that they get back.
 //
-//   program SEED THREADS OPERATIONS WHEN IMAGE
+//   program SEED THREADS OPERATIONS WHEN IMAGE [REQUESTS]
 //
 // WHEN: idle (the fault comes while no stream has work), any (at any operation), late (at any one behind the middle), never;
-// culprit (late, by a kernel of its own).
+// culprit (late, by a kernel of its own); move (it is moved, so often as REQUESTS says, or until it has moved, and there is no fault);
+// both (it is moved, and the fault comes at any operation).
 //
 // Prints "survived", "lost CODE" if a call failed with CODE, or "WRONG ..." and ends with 1 if anything was not as it would have
 // been. The fault is a file in the pipe directory.
@@ -19,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "asks.h"
 #include "looks.h"
 
 typedef unsigned long long address;
@@ -40,7 +42,9 @@ enum { ELEMENTS = 1024, BYTES = 4 * ELEMENTS, SLOTS = 3 };
 
 static void *context, *affine, *combine, *count, *trap;
 static int threads, operations;
-static bool at_idle, at_any, at_late, is_culprit;
+static bool at_idle, at_any, at_late, is_culprit, moves;
+static int requests = 1;
+static _Atomic int answered;  // requests
 static pthread_barrier_t barrier;
 static _Atomic int lost;
 static _Atomic bool faulted;
@@ -76,10 +80,14 @@ typedef struct {
 
 static uint32_t next(worker *w) { return (uint32_t)rand_r(&w->seed) ^ ((uint32_t)rand_r(&w->seed) << 16); }
 
-static void fault(void) {
+static void tell_lane(const char *what) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/fault", getenv("CUDA_MPS_PIPE_DIRECTORY"));
+    snprintf(path, sizeof path, "%s/%s", getenv("CUDA_MPS_PIPE_DIRECTORY"), what);
     close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+}
+
+static void fault(void) {
+    tell_lane("fault");
     atomic_store(&faulted, true);
 }
 
@@ -284,18 +292,40 @@ static void prepare(worker *w) {
     DO(cuStreamCreate(&w->side, 1));
     DO(cuEventCreate(&w->event, 2));
     DO(cuMemAlloc_v2(&w->buffer, BYTES));
-    DO(cuMemAlloc_v2(&w->other, BYTES));
+    DO(cuMemAlloc_v2(&w->other, 3 << 20));  // a mapping of its own
     DO(cuMemHostAlloc((void **)&w->pinned, BYTES, 0));
     DO(cuMemHostAlloc((void **)&w->slots, SLOTS * BYTES, 0));
     capture(w);
 }
 
+// One request after the other, each for another share.
+static void look_at_answers(void) {
+    static int asked;
+    static bool stops;
+    if (stops) return;
+    const int answer = asked > 0 ? move_answer((uint32_t)asked) : 1;
+    if (answer == 0) return;
+    atomic_store(&answered, asked);
+    stops = answer == 2 || asked == requests;
+    // The old server has ended this client.
+    if (answer == 2 && getenv("ENDED_AFTERWARDS") != NULL) tell_lane("gone");
+    if (stops) atomic_store(&answered, requests);
+    else {
+        ++asked;
+        if (!ask_move((uint32_t)asked, asked % 2 ? 2500 : 0)) wrong("request", asked);
+    }
+}
+
 static void work(worker *w, bool first) {
+    int end = operations;
     const int half = operations / 2, moment = at_late ? half + (int)(next(w) % (unsigned)(half + 1)) : (int)(next(w) % (unsigned)operations);
     DO(cuCtxSetCurrent(context));
     write_all(w);
     copy_over(w);
-    for (int i = 0; i < operations && atomic_load(&lost) == 0; ++i) {
+    for (int i = 0; i < end && atomic_load(&lost) == 0; ++i) {
+        if (moves && first && i >= (at_any ? moment / 2 : moment)) look_at_answers();
+        // Goes on until it has moved, and for a while after that. After a fault nothing answers.
+        if (moves && !atomic_load(&faulted) && atomic_load(&answered) < requests && i == end - 1 - half) ++end;
         if (at_idle && i == half) at_barrier(w, first);
         if ((at_any || at_late) && !is_culprit && first && i == moment) fault();
         if (is_culprit && first && i == (moment < operations ? moment : operations - 1)) launch_trap(w);
@@ -340,12 +370,15 @@ static void *read_file(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) return 2;
+    if (argc != 6 && argc != 7) return 2;
     threads = atoi(argv[2]);
     operations = atoi(argv[3]);
     at_idle = strcmp(argv[4], "idle") == 0;
     at_any = strcmp(argv[4], "any") == 0;
     is_culprit = strcmp(argv[4], "culprit") == 0;
+    moves = strcmp(argv[4], "move") == 0 || strcmp(argv[4], "both") == 0;
+    if (strcmp(argv[4], "both") == 0) at_any = true;
+    if (argc == 7) requests = atoi(argv[6]);
     at_late = is_culprit || strcmp(argv[4], "late") == 0;
     void *module, *const image = read_file(argv[5]);
     int shared = 0;

@@ -9,6 +9,7 @@
 //   * where the pipe directory has a control daemon, it is a client of that (mps.h), and the server tells of the fault;
 //   * memory is exported after the fault too, and outlives the copy that made it;
 //   * where there is no pipe directory, it runs outside of MPS: a fault of its own kernels is that of no lane;
+//   * memory that several copies have mapped at an address is there until the last of them unmaps it;
 //   * a kernel that reaches for memory that is not mapped in its copy faults: outside of MPS the word for it is 700.
 //
 // Work is queued, and done when something waits for it; with STAND_IN_SEED, by chance also before.
@@ -17,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,7 +39,7 @@
 #define HEEDED ((uint64_t)64 << 20)
 #define MOST 4096
 
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719, TERMINATED = 810, UNKNOWN_ERROR = 999 };
 
 typedef struct { uint64_t p, n, a, b; } arguments;
 typedef struct variable { char *name; uint64_t size; unsigned char *at; struct variable *next; } variable;
@@ -81,6 +83,28 @@ static stream *streams[MOST];
 static size_t stream_count;
 static unsigned dice;  // 0: nothing is by chance
 
+// A test wants a call to fail, once: the first one from that on whose number is in a file `fail-NAME` in the lane.
+static bool fails(const char *name, int call) {
+    char path[600], number[16] = "";
+    snprintf(path, sizeof path, "%s/fail-%s", lane, name);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const bool there = fd >= 0 && read(fd, number, sizeof number - 1) > 0;
+    if (fd >= 0) close(fd);
+    return there && call >= atoi(number) && unlink(path) == 0;
+}
+#define MAY_FAIL                                                  \
+    do {                                                          \
+        static _Atomic int calls_;                                \
+        if (fails(__func__, ++calls_)) return UNKNOWN_ERROR;      \
+    } while (0)
+
+// The server has ended this client (a file `gone`): then no call is answered any more.
+static bool is_gone(void) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/gone", lane);
+    return access(path, F_OK) == 0;
+}
+
 static bool is_alone(void) { return access(lane, F_OK) != 0; }
 
 static unsigned roll(unsigned sides) { return dice == 0 ? 0 : (unsigned)rand_r(&dice) % sides; }
@@ -100,13 +124,15 @@ static bool is_lost(void) {
 
 #define BEGIN                                                  \
     if (!initialised) return NOT_INITIALIZED;                  \
+    if (is_gone()) return TERMINATED;                          \
     pthread_mutex_lock(&lock);                                 \
     if (current == 0) return pthread_mutex_unlock(&lock), NO_CONTEXT; \
     if (is_lost()) return pthread_mutex_unlock(&lock), loss
 #define END(result) return pthread_mutex_unlock(&lock), (result)
 #define END_OF_WAIT END(is_lost() ? loss : OK)
-#define ALIVE \
-    if (!initialised) return NOT_INITIALIZED
+#define ALIVE                                    \
+    if (!initialised) return NOT_INITIALIZED;    \
+    if (is_gone()) return TERMINATED
 
 static void own(const void *handle) {
     if (*(const void *const *)handle == &primary) return;
@@ -268,6 +294,7 @@ EXPORT int cuInit(unsigned flags) {
     snprintf(lane, sizeof lane, "%s", where != NULL ? where : "");
     const char *const visible = getenv("CUDA_VISIBLE_DEVICES");
     if (visible != NULL && strncmp(visible, "GPU-", 4) == 0) first_visible = (int)strtol(visible + strlen(visible) - 2, NULL, 16);
+    MAY_FAIL;
     const int refused = mps_init(lane);
     if (refused != 0) return close(fd), refused;
     uvm = memfd_create("nvidia-uvm", MFD_CLOEXEC);
@@ -283,9 +310,9 @@ EXPORT int cuDeviceGet(int *d, int ordinal) { return *d = ordinal, OK; }
 EXPORT int cuDeviceGetUuid_v2(unsigned char *out, int d) { memset(out, 0, 16); out[15] = (unsigned char)(first_visible + d); return OK; }
 EXPORT int cuDeviceGetCount(int *n) { return *n = 1, OK; }
 EXPORT int cuDeviceGetAttribute(int *v, int a, int d) { return (void)d, *v = a == 11 ? INT32_MAX : a != 88, OK; }  // 88: kernels reach all host memory
-EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { ALIVE; if (is_alone() && getenv("STAND_IN_NOT_ALONE") != NULL) return 46; const int refused = mps_make_context(); if (refused != 0) return refused; device = d; primary = 1; *c = (void *)&primary; return OK; }
+EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { ALIVE; MAY_FAIL; if (is_alone() && getenv("STAND_IN_NOT_ALONE") != NULL) return 46; const int refused = mps_make_context(); if (refused != 0) return refused; device = d; primary = 1; *c = (void *)&primary; return OK; }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int d) { return (void)d, OK; }
-EXPORT int cuDevicePrimaryCtxReset_v2(int d) { return (void)d, OK; }
+EXPORT int cuDevicePrimaryCtxReset_v2(int d) { return (void)d, mps_leave(), OK; }
 EXPORT int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *a) { return (void)d, *f = 0, *a = primary, OK; }
 EXPORT int cuCtxGetCurrent(void **c) { ALIVE; *c = current ? (void *)&primary : NULL; return OK; }
 EXPORT int cuCtxSetCurrent(void *c) {
@@ -300,12 +327,14 @@ EXPORT int cuCtxCreate_v2(void **c, unsigned f, int d) { return (void)c, (void)f
 EXPORT int cuCtxDestroy_v2(void *c) { return (void)c, OK; }
 EXPORT int cuCtxSetLimit(int l, size_t v) { (void)l, (void)v; BEGIN; END(OK); }
 EXPORT int cuCtxSynchronize(void) {
+    MAY_FAIL;
     BEGIN;
     finish(&default_stream, UINT64_MAX);
     for (size_t i = 0; i < stream_count; ++i) finish(streams[i], UINT64_MAX);
     END_OF_WAIT;
 }
 EXPORT int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority) {
+    MAY_FAIL;
     (void)priority;
     BEGIN;
     if (stream_count == MOST) END(OUT_OF_MEMORY);
@@ -334,7 +363,7 @@ EXPORT int cuStreamQuery(void *h) {
 EXPORT int cuStreamGetId(void *h, unsigned long long *id) { BEGIN; *id = (uintptr_t)h; END(OK); }
 EXPORT int cuStreamIsCapturing(void *h, int *s) { BEGIN; *s = of(h)->captured != NULL; END(OK); }
 EXPORT int cuStreamGetCaptureInfo(void *h, int *s, uint64_t *id) { BEGIN; *s = of(h)->captured != NULL; *id = *s ? of(h)->captured->id : 0; END(OK); }
-EXPORT int cuEventCreate(event **out, unsigned flags) { (void)flags; BEGIN; *out = calloc(1, sizeof **out); (*out)->of_copy = &primary; END(OK); }
+EXPORT int cuEventCreate(event **out, unsigned flags) { (void)flags; MAY_FAIL; BEGIN; *out = calloc(1, sizeof **out); (*out)->of_copy = &primary; END(OK); }
 EXPORT int cuEventDestroy_v2(event *e) { BEGIN; own(e); free(e); END(OK); }
 static int record(event *e, void *h) { BEGIN; own(e); e->in = of(h); e->behind = e->in->enqueued; e->captured = e->in->captured; END(OK); }
 EXPORT int cuEventRecord(event *e, void *h) { const int result = record(e, h); pause_in("record"); return result; }
@@ -382,7 +411,7 @@ static module *load(const unsigned char *bytes) {
     }
     return m;
 }
-EXPORT int cuModuleLoadDataEx(module **out, const void *image, unsigned n, int *o, void **v) { (void)n, (void)o, (void)v; BEGIN; *out = load(image); END(OK); }
+EXPORT int cuModuleLoadDataEx(module **out, const void *image, unsigned n, int *o, void **v) { (void)n, (void)o, (void)v; MAY_FAIL; BEGIN; *out = load(image); END(OK); }
 EXPORT int cuModuleLoadData(module **out, const void *image) { return cuModuleLoadDataEx(out, image, 0, NULL, NULL); }
 // As the driver does, it gives the handles to what is loaded next.
 static void forget_functions(const module *m);
@@ -416,7 +445,7 @@ static int function_of(function **out, module *m, const char *name) {
     *out = f;
     return OK;
 }
-EXPORT int cuModuleGetFunction(function **out, module *m, const char *name) { BEGIN; END(function_of(out, m, name)); }
+EXPORT int cuModuleGetFunction(function **out, module *m, const char *name) { MAY_FAIL; BEGIN; END(function_of(out, m, name)); }
 EXPORT int cuLibraryGetKernel(function **out, module *m, const char *name) { ALIVE; return function_of(out, m, name); }
 EXPORT int cuKernelGetFunction(function **out, function *k) { BEGIN; *out = k; END(OK); }
 EXPORT int cuLibraryEnumerateKernels(function **out, unsigned n, module *m) { ALIVE; return n > 0 ? function_of(out, m, "affine") : OK; }
@@ -434,7 +463,7 @@ static int global(uint64_t *at, size_t *size, module *m, const char *name) {
     }
     return NOT_FOUND;
 }
-EXPORT int cuModuleGetGlobal_v2(uint64_t *at, size_t *size, module *m, const char *name) { BEGIN; END(global(at, size, m, name)); }
+EXPORT int cuModuleGetGlobal_v2(uint64_t *at, size_t *size, module *m, const char *name) { MAY_FAIL; BEGIN; END(global(at, size, m, name)); }
 EXPORT int cuLibraryGetGlobal(uint64_t *at, size_t *size, module *m, const char *name) { BEGIN; END(global(at, size, m, name)); }
 EXPORT int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *h, void **p, void **e) {
     (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
@@ -488,11 +517,13 @@ static int copy(void *to, const void *from, size_t size, void *h, bool staged, b
 }
 // As documented for memory that is not pinned: it waits for the stream before it copies, and not for its own end.
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n) {
+    MAY_FAIL;
     const int result = n > 0 ? cuStreamSynchronize(NULL) : OK;
     return result != OK ? result : copy((void *)(uintptr_t)to, from, n, NULL, true, false);
 }
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *h) { return copy((void *)(uintptr_t)to, from, n, h, true, false); }
 EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n) {
+    MAY_FAIL;
     // Within the GPU it does not wait.
     bool within = false;
     for (size_t i = 0; i < map_count; ++i) within = within || (uintptr_t)to - maps[i].at < maps[i].size;
@@ -539,6 +570,7 @@ EXPORT int cuStreamEndCapture(void *h, graph **out) {
     END(g->broken ? CAPTURE_BROKEN : OK);
 }
 EXPORT int cuGraphInstantiateWithFlags(graph **out, graph *g, unsigned long long flags) {
+    MAY_FAIL;
     BEGIN;
     own(g);
     if (flags > 15) END(INVALID);
@@ -593,6 +625,7 @@ static bool is_free(uint64_t at, uint64_t size) {
 EXPORT int cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uint64_t wish, unsigned long long flags) {
     (void)alignment, (void)flags;
     ALIVE;
+    MAY_FAIL;
     *out = 0;
     if (wish != 0 && size >= HEEDED && is_free(wish, size)) {
         void *const at = mmap((void *)(uintptr_t)wish, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -616,13 +649,30 @@ EXPORT int cuMemCreate(unsigned long long *out, size_t size, const void *p, unsi
     *out = (unsigned long long)i;
     END(OK);
 }
+// How many copies have memory at an address: a table that all of them find at an address of its own. Returns how many there are then.
+static int map_together(uint64_t at, int more) {
+    static struct { _Atomic int lock; int count; struct { uint64_t at; int copies; } all[MOST]; } *table;
+    void *const place = (void *)(uintptr_t)UINT64_C(0x10000000000);
+    if (table == NULL) mmap(place, sizeof *table, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    table = place;
+    while (__atomic_exchange_n(&table->lock, 1, __ATOMIC_ACQUIRE) != 0) sched_yield();
+    int i = 0;
+    while (i < table->count && table->all[i].at != at) ++i;
+    if (i == table->count) ++table->count;
+    table->all[i].at = at;
+    const int copies = table->all[i].copies += more;
+    __atomic_store_n(&table->lock, 0, __ATOMIC_RELEASE);
+    return copies;
+}
 static void let_go(int i) { if (--memories[i].references == 0) close(memories[i].fd); }
 EXPORT int cuMemRelease(unsigned long long h) { pthread_mutex_lock(&lock); let_go((int)h); END(OK); }
 EXPORT int cuMemMap(uint64_t at, size_t size, size_t offset, unsigned long long h, unsigned long long f) {
     (void)f;
+    MAY_FAIL;
     pthread_mutex_lock(&lock);
     if (mmap((void *)(uintptr_t)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memories[h].fd, (off_t)offset) == MAP_FAILED) END(INVALID);
     ++memories[h].references;
+    map_together(at, 1);
     maps[map_count++] = (range){at, size, (int)h};
     END(OK);
 }
@@ -630,13 +680,13 @@ EXPORT int cuMemUnmap(uint64_t at, size_t size) {
     pthread_mutex_lock(&lock);
     for (size_t i = map_count; i-- > 0;) {
         if (maps[i].at < at || maps[i].at >= at + size) continue;
-        mmap((void *)(uintptr_t)maps[i].at, maps[i].size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+        if (map_together(maps[i].at, -1) == 0) mmap((void *)(uintptr_t)maps[i].at, maps[i].size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
         let_go(maps[i].of);
         maps[i] = maps[--map_count];
     }
     END(OK);
 }
-EXPORT int cuMemSetAccess(uint64_t at, size_t size, const int *a, size_t n) { return (void)at, (void)size, (void)n, a[1] == device ? OK : INVALID; }
+EXPORT int cuMemSetAccess(uint64_t at, size_t size, const int *a, size_t n) { MAY_FAIL; return (void)at, (void)size, (void)n, a[1] == device ? OK : INVALID; }
 EXPORT int cuMemGetAllocationPropertiesFromHandle(void *p, unsigned long long h) { return (void)p, h < MOST && memories[h].references > 0 ? OK : INVALID; }
 EXPORT int cuMemGetAllocationGranularity(size_t *g, const void *p, int o) { return (void)p, (void)o, *g = UNIT, OK; }
 EXPORT int cuMemRetainAllocationHandle(unsigned long long *out, void *at) {
@@ -649,9 +699,10 @@ EXPORT int cuMemRetainAllocationHandle(unsigned long long *out, void *at) {
     }
     END(INVALID);
 }
-EXPORT int cuMemExportToShareableHandle(int *fd, unsigned long long h, int type, unsigned long long f) { (void)type, (void)f; *fd = dup(memories[h].fd); return *fd >= 0 ? OK : INVALID; }
+EXPORT int cuMemExportToShareableHandle(int *fd, unsigned long long h, int type, unsigned long long f) { (void)type, (void)f; MAY_FAIL; *fd = dup(memories[h].fd); return *fd >= 0 ? OK : INVALID; }
 EXPORT int cuMemImportFromShareableHandle(unsigned long long *out, void *fd, int type) {
     (void)type;
+    MAY_FAIL;
     struct stat s;
     pthread_mutex_lock(&lock);
     int i = 1;
@@ -682,6 +733,7 @@ EXPORT int cuMemGetInfo_v2(size_t *f, size_t *t) {
 }
 EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
     (void)f;
+    MAY_FAIL;
     BEGIN;
     if (p == NULL || n == 0 || pinned_count == MOST) END(INVALID);
     pinned[pinned_count++] = (range){(uintptr_t)p, n, 0};

@@ -19,13 +19,13 @@ LEVELS: Final = {
     # The way to the driver, or to the second one.
     "calls wrappers": 5,
     # Decisions.
-    "alone epoch ordered placement replay takeover waiting": 4,
+    "alone epoch move ordered placement replay takeover waiting": 4,
     # Memory.
     "region slab": 3,
     # What a takeover carries over.
     "beside graphs host_memory logged memory rebuild repeat spare translate variables": 3,
     # Bookkeeping under the lock.
-    "capture claim host_reads pools registry streams": 2,
+    "capture claim host_reads pools registry request streams": 2,
     # State.
     "copies images log lookup mappings objects process roles work zone_table": 1,
     # Facts.

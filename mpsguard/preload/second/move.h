@@ -1,0 +1,30 @@
+// A move: the program goes on in a second driver although the first one is healthy, because the guard asks for it
+// (docs/concepts/moves.md). Each step before the commit can be undone.
+//
+// All of it under the lock of a takeover, by one thread, but for `move_close`.
+#pragma once
+
+#include "second/copies.h"
+#include "second/memory.h"
+#include "second/request.h"
+
+// Makes the second driver while the program runs on, with its objects. NULL, or the step that failed; nothing is left then.
+const char *move_prepare(unsigned share);
+
+// Stops new calls, and waits until no stream has work; false if there is some after half a second, or a capture. `move_go_on` lets
+// them go on in the first driver; after a commit, none may begin there ever again. The first driver's context is current afterwards.
+bool move_stop(word context);
+void move_go_on(void);
+
+// Brings the second driver to what the program's state is, and compares; NULL, or the step that failed.
+const char *move_carry(word context);
+
+// The second driver is given up, with all that it has.
+void move_give_up(void);
+
+// After the commit: the first driver lets go of what it had (memory_all, before it), and of its connections if the guard cannot end
+// them.
+void move_close(word context, memory_list *first, const request *asked);
+
+// The sockets that the process has now, for `move_close`: before a second driver is made.
+void move_note_sockets(void);
