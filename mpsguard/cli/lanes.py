@@ -7,6 +7,7 @@ import click
 from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.guard.config import ServiceClass
+from mpsguard.guard.control_api.messages.clients import ClientMoved, MoveClientArguments
 from mpsguard.guard.control_api.messages.lanes import (
     ClassesArguments,
     ClassList,
@@ -21,6 +22,8 @@ from mpsguard.guard.lanes.command import CommandReply, is_refusal
 from mpsguard.guard.lanes.settings import replay_commands
 from mpsguard.linux.times import age
 
+_MOVE = 90.0
+"""Seconds for a program to move: its second driver may wait for the lane, and the old one for its daemon."""
 _MOST_NAMED = 5
 """Processes that a line names."""
 
@@ -108,14 +111,25 @@ def _memory(service_class: ServiceClass) -> str:
 
 
 @click.command()
+@click.argument("pid", required=False, type=click.IntRange(1))
+@click.option("--lane", help="With PID: to which one, if there are several.")
 @click.option("--domain", help="Which one, if there are several.")
+@click.option("--keep-old", is_flag=True, help="With PID: do not have the old lane let go of it.")
 @with_session
-def move(session: CliSession, domain: str | None) -> None:
+def move(session: CliSession, pid: int | None, lane: str | None, domain: str | None, keep_old: bool) -> None:
     """Move the work of a domain to its other lane: a planned takeover of every session with a standby that is ready.
 
     Sessions without one stay where they are, as do clients that have none; new clients are brought to the lane on which
     the work is. Exit 3 if a session was left behind, or if the next guard will not know of the move.
+
+    With PID: move an unmodified program, which needs the preload and a second driver (MPSGUARD_SECOND_DRIVER). It
+    stands still for a moment, and goes on. If that fails, it stays where it is, and the exit status is 1.
     """
+    if pid is not None:
+        show_moved(session, MoveClientArguments(pid, lane, None, domain, False if keep_old else None))
+        return
+    if lane is not None or keep_old:
+        raise click.UsageError("--lane and --keep-old are of one program: they need its PID")
     result = session.ask("move", MoveArguments(domain), Switchover)
     if session.as_json:
         session.print_json(result)
@@ -130,6 +144,19 @@ def move(session: CliSession, domain: str | None) -> None:
             session.console.print(f"the move could not be saved: {result.unsaved}", markup=False)
             session.console.print(f"the next guard will bring new work to {result.lane}", markup=False)
     sys.exit(Exit.DEGRADED if result.left or result.unsaved is not None else Exit.OK)
+
+
+def show_moved(session: CliSession, wanted: MoveClientArguments) -> None:
+    """Ask for a move of one program, and show what came of it."""
+    result = session.ask("move_client", wanted, ClientMoved, after=_MOVE)
+    if session.as_json:
+        session.print_json(result)
+        return
+    share = "" if result.share is None else f" with {result.share:g} % of the SMs"
+    times = f"it stood still for {1000 * result.paused:.1f} ms (prepared in {1000 * result.prepared:.0f})"
+    session.console.print(f"process {result.pid} goes on on {result.lane}{share}: {times}", markup=False)
+    if result.kept:
+        session.console.print(f"{result.was} has its old context still: {result.kept}", markup=False)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

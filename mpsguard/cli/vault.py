@@ -2,8 +2,10 @@
 
 import click
 
+from mpsguard.cli.lanes import show_moved
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientsArguments, MoveClientArguments
 from mpsguard.guard.control_api.messages.vault import (
     CheckpointArguments,
     CheckpointResult,
@@ -141,6 +143,12 @@ def checkpoint(session: CliSession, uid: int, name: str, image: str) -> None:
     session.console.print(f"asked {result.session} for {result.image}: it is taken with the next publication")
 
 
+def _is_program(session: CliSession, pid: int) -> bool:
+    """Return whether a process is a client with a second driver: then no session is meant."""
+    found = session.ask("clients", ClientsArguments(), ClientList)
+    return any(each.process.pid == pid and each.second_driver is not None for each in found.clients)
+
+
 def _role(lease: LeaseView) -> str:
     return f"{lease.role.value}, ready" if lease.ready and lease.role is LeaseRole.STANDBY else lease.role.value
 
@@ -181,14 +189,21 @@ def _mebibytes(size: int) -> str:
     metavar="SECONDS",
     help="How long its next standby may take to start.",
 )
+@click.option("--lane", help="Of a program: the lane that it goes to; its own, if none is given.")
 @with_session
-def resize(session: CliSession, name: str, share: float, uid: int | None, wait: float) -> None:
-    """Give a running session another share of the SMs, without losing anything.
+def resize(session: CliSession, *, name: str, share: float, uid: int | None, wait: float, lane: str | None) -> None:
+    """Give a running session, or a program by its pid, another share of the SMs, without losing anything.
+
+    A program needs the preload and a second driver (MPSGUARD_SECOND_DRIVER); see mpsguard-ctl move. It stays on its
+    lane, where its old context takes memory until it ends, or goes to another one.
 
     The session needs a standby (mpsguard run --standby 1) and a domain with service classes. Its standby is replaced by
     one that starts with the new share, which then takes over. The share holds for what follows, too; it cannot be
     larger than that of the session's class.
     """
+    if name.isdigit() and uid is None and _is_program(session, int(name)):
+        show_moved(session, MoveClientArguments(int(name), lane, share))
+        return
     result = session.ask("resize", ResizeArguments(name, share, uid), Resized, after=wait)
     if session.as_json:
         session.print_json(result)

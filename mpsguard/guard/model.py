@@ -54,9 +54,11 @@ class Client(msgspec.Struct, frozen=True):
     second_lane: str | None = None
     """The lane that its second driver is connected to, while its work is on ``lane``. It is one client all the same."""
     lane_before: str | None = None
-    """The lane that it was on before it went over to ``lane``; its first driver lost its context there."""
+    """The lane that it was on before it went over, or moved, to ``lane``; it may hold that lane's server still."""
     went_over_at: float | None = None
     """When it went over."""
+    moved_at: float | None = None
+    """When it moved, without a fault (docs/concepts/moves.md)."""
 
     @property
     def user(self) -> UserKey:

@@ -67,7 +67,12 @@ def ask(fd: int, number: int, share: float | None, *, same_lane: bool) -> None:
     zone_table.check_is_memfd(fd)
     zone_table.check_head(os.pread(fd, zone_table.HEADER.size, 0))
     request = _REQUEST.pack(number, round(100 * (share or 0.0)), _SAME_LANE if same_lane else 0)
-    os.pwrite(fd, request, REQUEST_AT)
+    # A reader's own descriptor is not for writing.
+    writer = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(writer, request, REQUEST_AT)
+    finally:
+        os.close(writer)
 
 
 def read(fd: int) -> MoveState:

@@ -51,6 +51,7 @@ NOT_RUN = {
     "mpsguard run --config": "serves until it is ended; run by tests/integration/sim/test_count_server.py",
     "mpsguard run --standby 1 --class": f"{READERS}; run by tests/integration/sim/test_run_standby.py",
     "mpsguard-ctl image": "needs files and another machine; run by tests/integration/images/test_installed_alone.py",
+    "mpsguard-ctl move": "needs such a program; run by tests/integration/second_driver/test_moves_through_guard.py",
     "mpsguard-ctl resize": "needs such a program; run by tests/integration/sim/test_resize.py",
     "mpsguard-ctl rightsize": f"{READERS}; run by tests/integration/sim/test_rightsize.py",
     "mpsguard-ctl snapshot": f"{READERS}; run by tests/integration/preload/test_snapshot.py",

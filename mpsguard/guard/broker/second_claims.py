@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from mpsguard.linux.descriptors import foreign_fd
 from mpsguard.linux.identity import ROOT, ProcessKey, UserKey
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.side_threads import SharedThreads
-from mpsguard.preload import second_claim, zone_table
-from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
+from mpsguard.preload import second_claim, second_move, zone_table
+from mpsguard.preload.second_claim import OTHER, ClaimPhase, SecondClaim
+from mpsguard.preload.second_move import MoveAnswer, MoveState
 from mpsguard.preload.zone_table import TableError
 
 _READERS: Final = 16
@@ -29,6 +30,16 @@ _PAUSE_URGENT: Final = 0.1
 _URGENT_FOR: Final = 30.0
 """Seconds after a fault, or after its second driver came, for which a client may be going over."""
 _CLOSE_WITHIN: Final = 2.0
+
+
+class MoveRequest(NamedTuple):
+    """What a client is asked."""
+
+    number: int
+    """0 takes the last one back."""
+    share: float | None = None
+    """Percent of the SMs."""
+    same_lane: bool = False
 
 
 class _Claimant:
@@ -44,6 +55,10 @@ class _Claimant:
         self.last: Callable[[SecondClaim], None] | None = None
         """Takes the last claim of a client that has ended."""
         self.looked_last = False
+        self.request: MoveRequest | None = None
+        """What is written into the table at the next look."""
+        self.move = MoveState()
+        """What it has answered last."""
 
     def close(self) -> None:
         for fd in (self.pidfd, self.table):
@@ -54,9 +69,12 @@ class _Claimant:
 class SecondClaims:
     """Owns a pidfd of each client that has, or may have, a second driver, and its table. Made in a running loop."""
 
-    def __init__(self, changed: Callable[[ProcessKey, SecondClaim], None]) -> None:
-        """``changed`` is called with each claim that differs from the client's last one."""
+    def __init__(
+        self, changed: Callable[[ProcessKey, SecondClaim], None], answered: Callable[[ProcessKey, MoveState], None]
+    ) -> None:
+        """``changed`` is called with each claim that differs from the last one, ``answered`` with each such answer."""
         self._changed = changed
+        self._answered = answered
         self._loop = asyncio.get_running_loop()
         self._watched: dict[ProcessKey, _Claimant] = {}
         self._readers = SharedThreads[UserKey]("second claims", _READERS, 1, privileged=(ROOT,))
@@ -77,6 +95,15 @@ class SecondClaims:
         if watched is not None:
             watched.urgent_until = time.monotonic() + _URGENT_FOR
             self._look_soon(key, 0.0)
+
+    def ask(self, key: ProcessKey, request: MoveRequest) -> bool:
+        """Ask a client to move, soon; False if it is not looked at. One without a table gives no answer."""
+        watched = self._watched.get(key)
+        if watched is None:
+            return False
+        watched.request = request
+        self.hurry(key)
+        return True
 
     def of(self, key: ProcessKey) -> SecondClaim | None:
         """Return what a client said last; None if it has said nothing."""
@@ -123,16 +150,28 @@ class SecondClaims:
     def _look(self, key: ProcessKey, watched: _Claimant) -> None:
         """On a thread beside the loop."""
         claim: SecondClaim | None = None
+        move: MoveState | None = None
+        request = watched.request
         with suppress(OSError, TableError):
             if watched.table < 0 and watched.last is None:
                 watched.table = _find(watched.pidfd, key.pid)
             if watched.table >= 0:
                 claim = second_claim.read(watched.table)
+                move = _asked(watched.table, request)
         with suppress(RuntimeError):  # the loop has ended, and this process soon will
-            self._loop.call_soon_threadsafe(self._looked, key, watched, claim)
+            self._loop.call_soon_threadsafe(self._looked, key, watched, claim, move, request)
 
-    def _looked(self, key: ProcessKey, watched: _Claimant, claim: SecondClaim | None) -> None:
+    def _looked(
+        self,
+        key: ProcessKey,
+        watched: _Claimant,
+        claim: SecondClaim | None,
+        move: MoveState | None,
+        request: MoveRequest | None,
+    ) -> None:
         watched.looking = False
+        if watched.request is request:
+            watched.request = None
         if key not in self._watched:  # closed meanwhile
             watched.close()
             return
@@ -140,6 +179,9 @@ class SecondClaims:
             if claim is not None and claim != watched.claim:
                 watched.claim = claim
                 self._changed(key, claim)
+            if move is not None and move != watched.move:
+                watched.move = move
+                self._answered(key, move)
             over = watched.claim is not None and watched.claim.phase is ClaimPhase.REFUSED
             if not over:
                 self._look_soon(key, _PAUSE_URGENT if time.monotonic() < watched.urgent_until else _PAUSE)
@@ -153,6 +195,16 @@ class SecondClaims:
         watched.close()
         if claim is not None:
             watched.last(claim)
+
+
+def _asked(table: int, request: MoveRequest | None) -> MoveState:
+    """Write a request, and return the last answer; that the request cannot be written is one, too."""
+    if request is not None:
+        try:
+            second_move.ask(table, request.number, request.share, same_lane=request.same_lane)
+        except OSError:
+            return MoveState(request.number, MoveAnswer.FAILED, reason=OTHER)
+    return second_move.read(table)
 
 
 def _find(pidfd: int, pid: int) -> int:

@@ -10,16 +10,16 @@ passed its second driver on.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.handshake import RefusedError
-from mpsguard.guard.config import DomainConfig
+from mpsguard.guard.broker.second_places import Move, SecondPlace, Verdicts, load_places
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.lanes.lane_set import LaneSet
@@ -46,17 +46,6 @@ _LOOK_AGAIN: Final = 0.05
 """Seconds between two questions meanwhile."""
 
 
-class SecondPlace(msgspec.Struct, frozen=True):
-    """A client with a second driver, or without a first one, as the next guard must know it."""
-
-    process: ProcessKey
-    lane: str
-    second_lane: str | None
-    lane_before: str | None
-    went_over_at: float | None
-    lost: bool
-
-
 def refusal(client: Client | None, *, lost: bool, ahead: bool, culprit: bool) -> str:
     """Return why a process may not connect a second driver; "" if it may. Pure.
 
@@ -70,7 +59,7 @@ def refusal(client: Client | None, *, lost: bool, ahead: bool, culprit: bool) ->
         return "the process is no client of this domain: a second driver needs a first one"
     if culprit:
         return "it is proven to have caused a fault, and would repeat it on the other lane"
-    if client.went_over_at is not None:
+    if client.went_over_at is not None or client.moved_at is not None:
         return f"it has gone over once, and {client.lane} has faulted, too" if lost else ""
     if client.second_lane is None and not lost and not ahead:
         return f"its lane {client.lane} has not faulted (second_driver: see docs/reference/configuration.md)"
@@ -90,22 +79,6 @@ def repetition(*, culprit: bool, innocent_of: float | None, lost_at: float, trus
         return REFUSED
     innocent = innocent_of is not None and innocent_of > lost_at - _SAME_FAULT
     return BESIDE if innocent or trusted else ALONE
-
-
-class Verdicts(Protocol):
-    """What triage has found about a domain's clients."""
-
-    @property
-    def settings(self) -> DomainConfig:
-        """The domain's configuration now."""
-
-    @property
-    def culprits(self) -> Set[ProcessKey]:
-        """Those that are proven to have caused a fault, at any time."""
-
-    @property
-    def innocents(self) -> Mapping[ProcessKey, float]:
-        """Those that are proven innocent of a fault, with when it began."""
 
 
 class SecondDrivers:
@@ -149,9 +122,11 @@ class SecondDrivers:
         self._lost: dict[ProcessKey, float] = {}
         """When the fatal fault was seen that each of these clients has lost its first driver by."""
         self._refused: set[ProcessKey] = set()
+        self._moving: dict[ProcessKey, Move] = {}
+        """Clients that were asked to move, and have not said what came of it."""
         self._without: set[ProcessKey] = set()
         """Clients that had a second driver on a lane when that faulted: it is of no use, and none replaces it."""
-        self._recalled = {place.process: place for place in self._load()}
+        self._recalled = {place.process: place for place in load_places(path)}
         """What the guard before this one knew of processes, until they are found on a lane."""
         self._saved = list(self._recalled.values())
         self._writing = Owner()
@@ -173,14 +148,23 @@ class SecondDrivers:
         await self._clients.entered((process,))
         ahead = self._all_ahead or is_root(sender.user) or sender.user == UserKey(os.geteuid())
         client = self._clients.get(process)
-        if client is not None and client.second_lane is None and client.went_over_at is None and not ahead:
+        waits = client is not None and client.second_lane is None and not self._is_over(client)
+        if client is not None and waits and not ahead and process not in self._moving:
             await self._until_lost(client)
             client = self._clients.get(process)
         lost = client is not None and self.has_lost(client)
+        move = self._moving.get(process)
+        ahead = ahead or move is not None
         if why := refusal(client, lost=lost, ahead=ahead, culprit=process in self._verdicts.culprits):
             raise RefusedError("second_driver", why)
         assert client is not None
-        begins = client.second_lane is None and client.went_over_at is None
+        if move is not None:
+            levers = self._levers(client)
+            has_classes = bool(self._verdicts.settings.classes)
+            return (
+                levers if move.share is None or not has_classes else msgspec.structs.replace(levers, share=move.share)
+            )
+        begins = client.second_lane is None and not self._is_over(client)
         return self._levers(client) if begins else NONE
 
     def lane_of(self, process: ProcessKey) -> Lane | None:
@@ -188,7 +172,9 @@ class SecondDrivers:
         client = self._clients.get(process)
         if client is None:
             return None
-        if client.went_over_at is not None:
+        if process in self._moving:
+            return self._lanes.named(self._moving[process].lane)
+        if self._is_over(client):
             return self._lanes.named(client.lane)
         if client.second_lane is not None:
             return self._lanes.named(client.second_lane)
@@ -197,7 +183,9 @@ class SecondDrivers:
     def connected(self, process: ProcessKey, lane: str) -> None:
         """Take note of a second driver that has its socket. Its later ones, for contexts, change nothing."""
         client = self._clients.get(process)
-        if client is None or client.second_lane is not None or client.went_over_at is not None:
+        if client is None or self._is_over(client):
+            return
+        if client.second_lane == lane or (client.second_lane is not None and process not in self._moving):
             return
         changed = self._change(client, second_lane=lane)
         self._publish("second_driver_connected", changed, lane=lane, after_fault=self.has_lost(changed))
@@ -245,6 +233,45 @@ class SecondDrivers:
             client, lane=client.second_lane, second_lane=None, lane_before=client.lane, went_over_at=time.time()
         )
 
+    def begin_move(self, process: ProcessKey, move: Move) -> None:
+        """Let a client's second driver connect, to that lane, although no fault has been."""
+        self._moving[process] = move
+        self._save()
+
+    def is_moving(self, process: ProcessKey) -> bool:
+        """Return whether a client was asked to move, and has not said what came of it."""
+        return process in self._moving
+
+    def moved(self, process: ProcessKey) -> Client | None:
+        """Take a client's word that it has moved; None if it cannot be true.
+
+        It cannot unless it was asked to, and the guard has passed its second driver on to the lane.
+        """
+        client, move = self._clients.get(process), self._moving.get(process)
+        if client is None or move is None or client.second_lane != move.lane:
+            return None
+        del self._moving[process]
+        return self._change(
+            client,
+            lane=move.lane,
+            second_lane=None,
+            lane_before=client.lane if client.lane != move.lane else None,
+            moved_at=time.time(),
+            sm_share=client.sm_share if move.share is None else move.share,
+        )
+
+    def not_moved(self, process: ProcessKey, *, has_second: bool) -> None:
+        """Take note that a client stays where it is; ``has_second``: it keeps a second driver for a fault."""
+        client = self._clients.get(process)
+        if self._moving.pop(process, None) is not None and client is not None:
+            self._change(client, second_lane=client.second_lane if has_second else None)
+
+    def left(self, process: ProcessKey) -> None:
+        """Take note that the lane that a client moved from has it no more."""
+        client = self._clients.get(process)
+        if client is not None and client.moved_at is not None:
+            self._change(client, lane_before=None)
+
     def refused(self, process: ProcessKey) -> bool:
         """Take a client's word that its second driver did not take it over; False if that is nothing new."""
         client = self._clients.get(process)
@@ -279,6 +306,7 @@ class SecondDrivers:
         """Forget a client that has ended."""
         self._lost.pop(process, None)
         self._refused.discard(process)
+        self._moving.pop(process, None)
         self._without.discard(process)
         self._save()
 
@@ -294,13 +322,21 @@ class SecondDrivers:
             return client
         if place.lost:
             self._lost.setdefault(client.process, time.monotonic())
+        if place.moving_to is not None and self._lanes.named(place.moving_to) is not None:
+            self._moving[client.process] = Move(place.moving_to, place.share)
         return msgspec.structs.replace(
             client,
             lane=place.lane,
             second_lane=place.second_lane,
             lane_before=place.lane_before,
             went_over_at=place.went_over_at,
+            moved_at=place.moved_at,
+            sm_share=client.sm_share if place.moved_at is None or place.share is None else place.share,
         )
+
+    @staticmethod
+    def _is_over(client: Client) -> bool:
+        return client.went_over_at is not None or client.moved_at is not None
 
     async def _until_lost(self, client: Client) -> None:
         home = self._lanes.named(client.lane)
@@ -346,13 +382,14 @@ class SecondDrivers:
                 client.lane_before,
                 client.went_over_at,
                 client.process in self._lost,
+                client.moved_at,
+                move.share if (move := self._moving.get(client.process)) is not None else client.sm_share,
+                move.lane if move is not None else None,
             )
             for client in self._clients.all()
-            if client.second_lane or client.lane_before or client.process in self._lost
+            if client.second_lane
+            or client.lane_before
+            or client.moved_at
+            or client.process in self._lost
+            or client.process in self._moving
         ]
-
-    def _load(self) -> tuple[SecondPlace, ...]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=tuple[SecondPlace, ...])
-        except (OSError, msgspec.DecodeError):
-            return ()

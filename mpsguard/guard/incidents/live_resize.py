@@ -76,7 +76,8 @@ class LiveResize:
         record = _record(vault, key)
         domain, writer = self._writer(record)
         assert writer.program is not None
-        _check_share(domain, writer, share, self._ceilings[domain.name])
+        if why := share_refusal(domain, writer.service_class, share, self._ceilings[domain.name]):
+            raise ResizeError(why)
         shares = self._shares[domain.name]
         before = shares.of(writer.user, writer.program)
         wanted = ProgramShare(writer.user, writer.program, share)
@@ -250,15 +251,14 @@ def _record(vault: Vault, key: SessionKey) -> SessionRecord:
         raise ResizeError(str(error)) from None
 
 
-def _check_share(domain: DomainView, writer: Client, share: float, ceilings: ClassCeilings) -> None:
-    ceiling = ceilings.of(writer.service_class)
+def share_refusal(domain: DomainView, service_class: str | None, share: float, ceilings: ClassCeilings) -> str:
+    """Return why a client of a class cannot have a share; "" if it can."""
+    ceiling, most = ceilings.of(service_class), domain.class_share(service_class)
     if ceiling is not None and share > ceiling:
-        raise ResizeError(
-            f"{share:g} % is more than an objective leaves to class {writer.service_class} now: {ceiling:g} % at most"
-        )
-    most = domain.class_share(writer.service_class)
+        return f"{share:g} % is more than an objective leaves to class {service_class} now: {ceiling:g} % at most"
     if most is not None and share > most:
-        raise ResizeError(f"{share:g} % is more than class {writer.service_class} gives: {most:g} % at most")
+        return f"{share:g} % is more than class {service_class} gives: {most:g} % at most"
+    return ""
 
 
 def _has(domain: DomainView, client: Client, share: float) -> bool:

@@ -25,6 +25,7 @@ from mpsguard.guard.evidence import (
 from mpsguard.guard.incidents import lane_release
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.lane_release import Remaining
+from mpsguard.guard.incidents.program_moves import ProgramMoves
 from mpsguard.guard.incidents.repetition_watch import RepetitionWatch
 from mpsguard.guard.incidents.sensor_hub import SensorHub
 from mpsguard.guard.incidents.server_end import end_servers
@@ -62,6 +63,8 @@ def survival(
     """
     if client.went_over_at is not None:
         return Survival("went over", "")
+    if client.moved_at is not None:
+        return Survival("moved", "")
     if alone and claim is not None and claim.repetition is RepetitionState.UNDER_WAY:
         return Survival("repeats alone", "")
     if claim is None:
@@ -113,6 +116,7 @@ class SecondDriverWatch:
             verdicts=domain,
             events=events,
         )
+        self.moves = ProgramMoves(domain, self.drivers, ceilings, events)
         self._repetitions = RepetitionWatch(domain, self._repeated, events=events, metrics=metrics)
         self._claims: SecondClaims | None = None
         self._sensors: SensorHub | None = None
@@ -123,10 +127,12 @@ class SecondDriverWatch:
     def open(self, sensors: SensorHub) -> None:
         """Begin to look at clients; in a running event loop, before the first one comes."""
         self._sensors = sensors
-        self._claims = SecondClaims(self._claimed)
+        self._claims = SecondClaims(self._claimed, self.moves.answered)
+        self.moves.open(self._claims)
 
     async def close(self) -> None:
         """Give everything back; what is known is on disk then."""
+        await self.moves.close()
         if self._claims is not None:
             self._claims.close()
         await self.drivers.saved()
@@ -144,6 +150,7 @@ class SecondDriverWatch:
         """Let go of a client that has ended."""
         lost = self.drivers.may_be_refused(client)
         before = self._repetitions.forget(client.process)
+        self.moves.ended(client.process)
         if self._claims is not None:
             self._claims.ended(client.process, partial(self._last_word, client, lost, before))
         self.drivers.ended(client.process)
@@ -222,6 +229,8 @@ class SecondDriverWatch:
         self._repetitions.said(client, claim.repetition, lost=self.drivers.has_lost(client))
         if claim.phase is ClaimPhase.WENT_OVER:
             self._went_over(process)
+        elif claim.phase is ClaimPhase.MOVED:
+            self.moves.said_moved(process)
         elif claim.phase is ClaimPhase.REFUSED and self.drivers.refused(process):
             self._tell_refused(client, claim)
         self._prompted.set()

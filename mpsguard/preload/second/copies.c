@@ -305,6 +305,7 @@ bool copies_load(copy_place place, const char *directory, const char *devices, u
     snprintf(environments[place].pipe_directory, sizeof environments[place].pipe_directory, "%s", directory != NULL ? directory : "");
     snprintf(environments[place].devices, sizeof environments[place].devices, "%s", devices != NULL ? devices : "");
     if (!replace_imports(place, handle)) return false;
+    others[place] = (driver_copy){0};
     find_all(&others[place], handle);
     return others[place].function[FUNCTION_cuInit] != NULL;
 }

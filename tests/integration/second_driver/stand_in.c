@@ -68,7 +68,7 @@ typedef struct { uint64_t at, size; int of; } range;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char lane[512];
-static bool initialised, lost, trapped;
+static bool initialised, lost, trapped, was_reset;
 static int loss = LOST;  // the word for it
 static int first_visible;  // the GPU that is number 0
 static int primary, uvm, device;
@@ -83,7 +83,7 @@ static stream *streams[MOST];
 static size_t stream_count;
 static unsigned dice;  // 0: nothing is by chance
 
-// A test wants a call to fail, once: the first one from that on whose number is in a file `fail-NAME` in the lane.
+// A test wants a call to fail, once: from the one on of which a file `fail-NAME` in the lane has the number.
 static bool fails(const char *name, int call) {
     char path[600], number[16] = "";
     snprintf(path, sizeof path, "%s/fail-%s", lane, name);
@@ -310,9 +310,9 @@ EXPORT int cuDeviceGet(int *d, int ordinal) { return *d = ordinal, OK; }
 EXPORT int cuDeviceGetUuid_v2(unsigned char *out, int d) { memset(out, 0, 16); out[15] = (unsigned char)(first_visible + d); return OK; }
 EXPORT int cuDeviceGetCount(int *n) { return *n = 1, OK; }
 EXPORT int cuDeviceGetAttribute(int *v, int a, int d) { return (void)d, *v = a == 11 ? INT32_MAX : a != 88, OK; }  // 88: kernels reach all host memory
-EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { ALIVE; MAY_FAIL; if (is_alone() && getenv("STAND_IN_NOT_ALONE") != NULL) return 46; const int refused = mps_make_context(); if (refused != 0) return refused; device = d; primary = 1; *c = (void *)&primary; return OK; }
+EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { ALIVE; MAY_FAIL; if (was_reset) return UNKNOWN_ERROR; if (is_alone() && getenv("STAND_IN_NOT_ALONE") != NULL) return 46; const int refused = mps_make_context(); if (refused != 0) return refused; device = d; primary = 1; *c = (void *)&primary; return OK; }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int d) { return (void)d, OK; }
-EXPORT int cuDevicePrimaryCtxReset_v2(int d) { return (void)d, mps_leave(), OK; }
+EXPORT int cuDevicePrimaryCtxReset_v2(int d) { return (void)d, mps_leave(), was_reset = true, OK; }
 EXPORT int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *a) { return (void)d, *f = 0, *a = primary, OK; }
 EXPORT int cuCtxGetCurrent(void **c) { ALIVE; *c = current ? (void *)&primary : NULL; return OK; }
 EXPORT int cuCtxSetCurrent(void *c) {

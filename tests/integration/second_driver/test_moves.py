@@ -84,7 +84,8 @@ def schedule(built: Bench, directory: Path, seed: int, when: str) -> list[str]:
         STAND_IN_SEED=str(seed),
         **({"ENDED_AFTERWARDS": "1"} if dice.random() < 0.5 else {}),
     )
-    assert ended.said.startswith("survived") or (ended.said == "lost 719" and ended.reason is not None), ended
+    refused = any(each["outcome"] == "refused" for each in ended.attempts)
+    assert ended.said.startswith("survived") or (ended.said == "lost 719" and refused), ended
     return [each["outcome"] for each in ended.attempts]
 
 

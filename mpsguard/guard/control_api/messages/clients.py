@@ -1,4 +1,4 @@
-"""Messages about clients: ``clients``, ``terminate``, ``end_work``, ``lifelines``, ``pods``."""
+"""Messages about clients: ``clients``, ``move_client``, ``terminate``, ``end_work``, ``lifelines``, ``pods``."""
 
 from typing import Annotated, Final, Literal
 
@@ -51,9 +51,10 @@ class ClientMemory(msgspec.Struct, frozen=True):
 class Survival(msgspec.Struct, frozen=True):
     """Whether a client with a second driver would live through an SM fault of its lane, mostly by its own word."""
 
-    survives: Literal["yes", "no", "unknown", "repeats alone", "went over"]
+    survives: Literal["yes", "no", "unknown", "repeats alone", "went over", "moved"]
     """``yes``: if nothing of it changes, and it is idle then. ``repeats alone``: one has hit it, and its work in
-    flight is done again outside of MPS. ``went over``: it has lived through one."""
+    flight is done again outside of MPS. ``went over``: it has lived through one. ``moved``: it has moved without one,
+    and would not live through one any more."""
     reason: str
     """Why not (docs/reference/second-driver.md); "" unless it is ``no``."""
 
@@ -86,6 +87,36 @@ class ClientList(msgspec.Struct, frozen=True):
     def pod_of(self, number: int) -> ClientPod | None:
         """Return the pod of the client with that place in `clients`."""
         return self.pods[number] if number < len(self.pods) else None
+
+
+class MoveClientArguments(msgspec.Struct):
+    """Which client moves, and where to."""
+
+    pid: int
+    lane: str | None = None
+    """None: the other lane; for another share, its own."""
+    share: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = None
+    """Percent of the SMs; None: as it has."""
+    domain: str | None = None
+    let_go: bool | None = None
+    """Whether the old lane is to let go of it. None: it is told so, but on the same lane, where that would end both
+    of its contexts. True, on the same lane: the program shuts its old connections down, which was not measured."""
+
+
+class ClientMoved(msgspec.Struct, frozen=True):
+    """A client goes on elsewhere, or with another share."""
+
+    pid: int
+    lane: str
+    was: str
+    share: float | None
+    """Percent of the SMs; None: the guard has set none."""
+    prepared: float
+    """Seconds in which its second driver was made, while it ran; its own word."""
+    paused: float
+    """Seconds for which it stood still; its own word."""
+    kept: str
+    """Why the old lane has its old context still; "" if it has not."""
 
 
 class TerminateArguments(msgspec.Struct):

@@ -11,11 +11,13 @@ from mpsguard.guard.control_api.messages.clients import (
     SIGNALS,
     ClientList,
     ClientMemory,
+    ClientMoved,
     ClientsArguments,
     EndWorkArguments,
     EndWorkResult,
     LifelineList,
     LifelinesArguments,
+    MoveClientArguments,
     PodsArguments,
     PodsNoted,
     TerminateArguments,
@@ -28,6 +30,7 @@ from mpsguard.guard.control_api.server import Handler
 from mpsguard.guard.daemon.domain import Domain
 from mpsguard.guard.daemon.guard import Guard
 from mpsguard.guard.incidents.pipeline import IncidentPipeline
+from mpsguard.guard.incidents.program_moves import MoveError
 from mpsguard.guard.lanes.command import CommandFailedError
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.model import Client, Work
@@ -67,6 +70,19 @@ def _watch(client: Client, attachment: Attachment | None, sensor: bool) -> Watch
     if attachment is None:
         return Watch(client.process.pid, False, "unknown to the uvm sensor", sensor=sensor)
     return Watch(client.process.pid, attachment.attached, attachment.reason, attachment.unwatchable, sensor)
+
+
+async def _move(guard: Guard, arguments: MoveClientArguments) -> ClientMoved:
+    domains = list(guard.domains.values()) if arguments.domain is None else [guard.domain(arguments.domain)]
+    pid, lane, share = arguments.pid, arguments.lane, arguments.share
+    for domain in domains:
+        if not any(client.process.pid == pid for client in domain.clients.all()):
+            continue
+        try:
+            return await domain.seconds.moves.move(pid, lane, share, let_go=arguments.let_go)
+        except MoveError as error:
+            raise RequestError("failed", str(error)) from None
+    raise RequestError("failed", f"process {pid} is no client of this guard")
 
 
 async def _terminate(guard: Guard, arguments: TerminateArguments) -> TerminateResult:
@@ -211,6 +227,7 @@ async def _pods(guard: Guard, arguments: PodsArguments) -> PodsNoted:
 
 HANDLERS: Final[tuple[Handler[Guard, Any], ...]] = (
     Handler("clients", ClientsArguments, _clients),
+    Handler("move_client", MoveClientArguments, _move, goes_on="the move goes on: see event client_moved"),
     Handler("terminate", TerminateArguments, _terminate),
     Handler("end_work", EndWorkArguments, _end_work),
     Handler("lifelines", LifelinesArguments, _lifelines),

@@ -1,0 +1,232 @@
+"""Program moves: brings an unmodified program to another lane, or to another share, without a fault.
+
+The program does it itself, in a second driver (docs/concepts/moves.md). The guard says where to, asks it, lets its
+second driver connect, takes its word, and has the old lane let go of it.
+"""
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import Final
+
+from mpsguard.guard.broker.lowered_shares import ClassCeilings
+from mpsguard.guard.broker.second_claims import MoveRequest, SecondClaims
+from mpsguard.guard.broker.second_drivers import SecondDrivers
+from mpsguard.guard.broker.second_places import Move
+from mpsguard.guard.control_api.event_stream import EventStream
+from mpsguard.guard.control_api.messages.clients import ClientMoved
+from mpsguard.guard.incidents.domain_view import DomainView
+from mpsguard.guard.incidents.live_resize import share_refusal
+from mpsguard.guard.lanes import lane_state
+from mpsguard.guard.model import Client, LaneState, Work
+from mpsguard.guard.remedies import termination
+from mpsguard.linux.identity import ProcessKey
+from mpsguard.linux.tasks import Owner, finish
+from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
+from mpsguard.preload.second_move import MOST_NUMBER, MoveAnswer, MoveState
+
+_WITHIN: Final = 60.0
+"""Seconds for a program's answer: the connection of its second driver may wait for its lane."""
+_TAKEN_BACK_WITHIN: Final = 5.0
+"""Seconds for its answer once the request is taken back: what it has begun, it finishes."""
+_LET_GO_WITHIN: Final = 10.0
+"""Seconds for the old lane's daemon."""
+_LOOKS: Final = 30
+_LOOK_AGAIN: Final = 0.1
+"""Seconds between two looks at what a program says."""
+_LEFT_OPEN: Final = "it stays until the process ends"
+ALREADY: Final = "moved_already"
+
+
+class MoveError(Exception):
+    """A program does not move; one line says why."""
+
+
+def refusal(client: Client | None, claim: SecondClaim | None, *, moving: bool) -> str:
+    """Return why a client cannot be asked to move; "" if it can. Pure."""
+    if client is None:
+        return "it is no client of this domain"
+    if client.second_driver is None:
+        return "it has no second driver (MPSGUARD_SECOND_DRIVER)"
+    if client.moved_at is not None:
+        return f"{ALREADY}: a program moves once"
+    if client.went_over_at is not None:
+        return f"{ALREADY}: it has gone over after a fault"
+    if moving:
+        return "it is being moved"
+    if claim is None:
+        return "it has said nothing of its second driver yet: it needs the preload, and a context"
+    if claim.phase is not ClaimPhase.WAITING:
+        return f"{claim.reason or 'second_fault'}: its lane has faulted"
+    return ""
+
+
+class ProgramMoves:
+    """Moves the unmodified programs of one domain."""
+
+    def __init__(
+        self, domain: DomainView, drivers: SecondDrivers, ceilings: ClassCeilings, events: EventStream
+    ) -> None:
+        """``ceilings``: what objectives leave to classes."""
+        self._domain = domain
+        self._drivers = drivers
+        self._ceilings = ceilings
+        self._events = events
+        self._claims: SecondClaims | None = None
+        self._waiting: dict[ProcessKey, tuple[int, asyncio.Future[MoveState]]] = {}
+        self._closing = Owner()
+
+    def open(self, claims: SecondClaims) -> None:
+        """Begin: ``claims`` reaches the clients."""
+        self._claims = claims
+
+    async def close(self) -> None:
+        """End what still runs. A client that is asked says to the next guard what came of it."""
+        await self._closing.end()
+
+    async def move(self, pid: int, lane: str | None, share: float | None, *, let_go: bool | None) -> ClientMoved:
+        """Move a client, and return when it goes on.
+
+        Args:
+            pid: its process.
+            lane: where to; None: the other lane, or for another share its own.
+            share: percent of the SMs; None: as it has.
+            let_go: whether its old lane is to let go of it; None: unless it stays on that.
+
+        Raises:
+            MoveError: it stays where it is, as if nothing had been.
+        """
+        client = next((each for each in self._domain.clients.all() if each.process.pid == pid), None)
+        claim = await self._claim(client) if client is not None and client.second_driver is not None else None
+        if why := refusal(client, claim, moving=client is not None and self._drivers.is_moving(client.process)):
+            raise MoveError(f"process {pid}: {why}")
+        assert client is not None
+        move = Move(self._lane(client, lane, share), share)
+        self._check(client, move)
+        return await finish(self._moved(client, move, let_go=let_go))
+
+    def answered(self, process: ProcessKey, state: MoveState) -> None:
+        """Take a client's answer."""
+        number, waiter = self._waiting.get(process, (0, None))
+        final = state.answer not in (MoveAnswer.NONE, MoveAnswer.UNDER_WAY)
+        if waiter is not None and state.number == number and final and not waiter.done():
+            waiter.set_result(state)
+
+    def said_moved(self, process: ProcessKey) -> None:
+        """Take the claim of a client that it has moved: a guard before this one has asked it to."""
+        if process not in self._waiting and self._drivers.is_moving(process):
+            client = self._domain.clients.get(process)
+            if client is not None:
+                self._closing.spawn(self._arrived_late(client), name=f"move of process {process.pid}")
+
+    def ended(self, process: ProcessKey) -> None:
+        """Let go of a client that has ended."""
+        _, waiter = self._waiting.get(process, (0, None))
+        if waiter is not None and not waiter.done():
+            waiter.set_result(MoveState(reason="ended"))
+
+    async def _claim(self, client: Client) -> SecondClaim | None:
+        """Return what a client says now; it is looked at now and then, and one that has just come was not yet."""
+        if self._claims is None:
+            return None
+        self._claims.hurry(client.process)
+        for _ in range(_LOOKS):
+            claim = self._claims.of(client.process)
+            if claim is not None:
+                return claim
+            await asyncio.sleep(_LOOK_AGAIN)
+        return None
+
+    def _lane(self, client: Client, lane: str | None, share: float | None) -> str:
+        if lane is not None:
+            return lane
+        if share is not None:
+            return client.lane
+        other = next((each for each in self._domain.lanes.all if each.spec.name != client.lane), None)
+        if other is None:
+            raise MoveError(f"domain {self._domain.name!r} has one lane only (standby = true gives it another)")
+        return other.spec.name
+
+    def _check(self, client: Client, move: Move) -> None:
+        name = self._domain.name
+        lane = self._domain.lanes.named(move.lane)
+        if self._domain.settings.second_driver == "off" or self._domain.lanes.spare is None:
+            raise MoveError(f"domain {name!r} has no directory for second drivers (standby = true, second_driver)")
+        if lane is None:
+            raise MoveError(f"domain {name!r} has no lane {move.lane!r}")
+        if move.share is None and move.lane == client.lane:
+            raise MoveError(f"process {client.process.pid} is on {move.lane} already")
+        if self._drivers.has_lost(client):
+            raise MoveError(f"{client.lane} has faulted")
+        if lane.report.state is LaneState.FAULT or not lane_state.admits(lane.report.state):
+            raise MoveError(f"{move.lane} takes no clients now: {lane.report.state.value}")
+        if move.share is not None and (
+            why := share_refusal(self._domain, client.service_class, move.share, self._ceilings)
+        ):
+            raise MoveError(why)
+
+    async def _moved(self, client: Client, move: Move, *, let_go: bool | None) -> ClientMoved:
+        process, stays = client.process, move.lane == client.lane
+        number = 1 + secrets.randbelow(MOST_NUMBER)
+        waiter: asyncio.Future[MoveState] = asyncio.get_running_loop().create_future()
+        self._waiting[process] = (number, waiter)
+        try:
+            # Known before it is asked: its second driver may come at once.
+            self._drivers.begin_move(process, move)
+            state = await self._answer(process, MoveRequest(number, move.share, stays and let_go is True), waiter)
+        finally:
+            del self._waiting[process]
+        if state.answer is MoveAnswer.MOVED:
+            return await self._arrived(client, state, let_go=not stays if let_go is None else let_go)
+        has_second = state.answer is MoveAnswer.BUSY and client.second_lane is not None and move.share is None
+        # Without a word it may move still: the next one, of its claim, says so.
+        if state.answer is not MoveAnswer.NONE or state.reason:
+            self._drivers.not_moved(process, has_second=has_second)
+        why = state.reason or ("busy" if state.answer is MoveAnswer.BUSY else "no answer")
+        told = {"pid": process.pid, "lane": client.lane, "to": move.lane, "share": move.share, "reason": why}
+        self._events.publish("client_not_moved", self._domain.name, user=client.user, **told)
+        raise MoveError(f"process {process.pid} stays on {client.lane}: {why}")
+
+    async def _answer(self, process: ProcessKey, request: MoveRequest, waiter: asyncio.Future[MoveState]) -> MoveState:
+        """Ask a client, and return its answer; `MoveAnswer.NONE` if there is none."""
+        if self._claims is None or not self._claims.ask(process, request):
+            return MoveState(reason="no_answer")
+        for within in (_WITHIN, _TAKEN_BACK_WITHIN):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    return await asyncio.shield(waiter)
+            self._claims.ask(process, MoveRequest(0))
+        return MoveState()
+
+    async def _arrived(self, client: Client, state: MoveState, *, let_go: bool) -> ClientMoved:
+        """Take note of a move, and have the old lane let go of the client."""
+        changed = self._drivers.moved(client.process)
+        if changed is None:
+            raise MoveError(f"process {client.process.pid} says that it moved, without a second driver there")
+        kept = await self._let_go(client, changed) if let_go else _LEFT_OPEN
+        result = ClientMoved(
+            client.process.pid, changed.lane, client.lane, changed.sm_share, state.prepared, state.paused, kept
+        )
+        told = {"pid": result.pid, "lane": result.lane, "was": result.was, "share": result.share}
+        times = {"prepared": round(state.prepared, 4), "paused": round(state.paused, 4), "kept": kept}
+        self._events.publish("client_moved", self._domain.name, user=client.user, **told, **times)
+        return result
+
+    async def _arrived_late(self, client: Client) -> None:
+        with suppress(MoveError):
+            await self._arrived(client, MoveState(answer=MoveAnswer.MOVED), let_go=True)
+
+    async def _let_go(self, before: Client, now: Client) -> str:
+        """End what the old lane has of a client; return why it has something still, or ""."""
+        lane = self._domain.lanes.named(before.lane)
+        handle = self._domain.clients.handle(now.process)
+        if handle is None or lane is None:
+            return "the process has ended"
+        with handle:
+            if now.lane_before is None:
+                return ""  # the program has shut its connections down
+            end = await termination.end_work(lane, handle, _LET_GO_WITHIN)
+        if end.work not in (Work.ENDED, Work.NONE, Work.GONE):
+            return end.answer
+        self._drivers.left(now.process)
+        return ""

@@ -1,0 +1,120 @@
+"""A guard over the simulated daemon moves an unmodified program under the preload, while it works."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
+from tests.integration.second_driver.bench import Bench
+from tests.integration.second_driver.served import Served
+
+pytestmark = pytest.mark.slow(seconds=60, reason="compiles the preload, starts guards with two lanes")
+
+CLASSES = """
+[[domain.class]]
+name = "batch"
+sm_share = 60
+default = true
+"""
+
+
+@pytest.fixture
+def guard() -> Iterator[Guarded]:
+    with Guarded(domain="standby = true\n") as running:
+        running.start()
+        yield running
+
+
+class Load:
+    """Steps of a program, one after the other, on a thread; each checks all content."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._ends = threading.Event()
+        self.codes: list[int] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            self.codes.append(self._served.ask()["code"])
+
+    def end(self) -> None:
+        self._ends.set()
+        self._thread.join()
+
+
+def ready(guard: Guarded, served: Served, mode: str) -> None:
+    assert served.ask() == {"event": "done", "code": 0}
+    claimed = [{"survives": "yes", "reason": ""}]
+    wait_for("it says what it would do", lambda: guard.asked("clients")["survival"] == claimed)
+    if mode == "hot":
+        wait_for("its second driver is known", lambda: served.client(guard)["second_lane"] == "default-1")
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_a_program_under_load_changes_lanes(guard: Guarded, built: Bench, mode: str) -> None:
+    served = Served(guard, built, mode)
+    ready(guard, served, mode)
+    load = Load(served)
+    done = guard.ctl("--json", "move", str(served.program.pid))
+    load.end()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert served.ask() == {"event": "done", "code": 0}
+    assert set(load.codes) <= {0}
+    client = served.client(guard)
+    assert (client["lane"], client["lane_before"], client["second_lane"]) == ("default-1", None, None)
+    (told,) = guard.events("client_moved")
+    assert (told["data"]["lane"], told["data"]["was"], told["data"]["kept"]) == ("default-1", "default-0", "")
+    # The old lane has it no more, and no fault was.
+    assert guard.asked("clients")["survival"] == [{"survives": "moved", "reason": ""}]
+    assert guard.asked("incidents")["incidents"] == []
+    again = guard.ctl("move", str(served.program.pid))
+    assert again.returncode == 1
+    assert "moved_already" in again.stdout + again.stderr
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_a_program_under_load_changes_its_share(built: Bench, mode: str) -> None:
+    with Guarded(domain=f"standby = true\nmultiuser = true\n{CLASSES}") as guard:
+        guard.start()
+        served = Served(guard, built, mode)
+        ready(guard, served, mode)
+        pid = str(served.program.pid)
+        assert guard.ctl("resize", pid, "--share", "70").returncode == 1
+        load = Load(served)
+        done = guard.ctl("resize", pid, "--share", "30")
+        load.end()
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert served.ask() == {"event": "done", "code": 0}
+        assert set(load.codes) <= {0}
+        client = served.client(guard)
+        assert (client["lane"], client["sm_share"], client["service_class"]) == ("default-0", 30, "batch")
+        assert "it stays until the process ends" in done.stdout
+
+
+def test_a_program_that_cannot_move_says_why(guard: Guarded, built: Bench) -> None:
+    served = Served(guard, built, "cold")
+    ready(guard, served, "cold")
+    assert served.ask("managed")["event"] == "done"
+    done = guard.ctl("move", str(served.program.pid))
+    assert done.returncode == 1
+    assert "managed_memory" in done.stdout + done.stderr
+    assert served.ask() == {"event": "done", "code": 0}
+    client = served.client(guard)
+    assert (client["lane"], client["second_lane"]) == ("default-0", None)
+    (told,) = guard.events("client_not_moved")
+    assert told["data"]["reason"] == "managed_memory"
+
+
+def test_after_a_move_the_old_lane_may_fault(guard: Guarded, built: Bench) -> None:
+    served = Served(guard, built, "cold")
+    ready(guard, served, "cold")
+    assert guard.ctl("move", str(served.program.pid)).returncode == 0
+    assert guard.client("--fault", "trap").expect("died")["error"] == 719
+    assert served.ask() == {"event": "done", "code": 0}
+    wait_for("the old lane recovers", lambda: guard.lane()["state"] == "ACTIVE")
