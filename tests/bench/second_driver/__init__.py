@@ -2,6 +2,12 @@
 
 from typing import Final
 
-from tests.bench.second_driver import alone, busy, cost, idle
+from tests.bench.second_driver import alone, busy, compiled, cost, idle
 
-MEASUREMENTS: Final = (idle.MEASUREMENT, busy.MEASUREMENT, alone.MEASUREMENT, cost.MEASUREMENT)
+MEASUREMENTS: Final = (
+    idle.MEASUREMENT,
+    busy.MEASUREMENT,
+    compiled.MEASUREMENT,
+    alone.MEASUREMENT,
+    cost.MEASUREMENT,
+)

@@ -20,7 +20,7 @@ CPP, GRAPHS, TORCH = "CUDA C++ program", "CUDA C++ program with a graph", "PyTor
 _ROUNDS: Final = 1500
 """As without a word."""
 _WITHOUT: Final = ("-DNO_BLAS",)
-_SIMULATED: Final = Path(__file__).with_name("simulated_idle.py")
+SIMULATED: Final = Path(__file__).with_name("simulated_idle.py")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def all_of_them(bench: Bench, state: State) -> tuple[list[Program], str]:
     """Build what must be built, the preload too; return the programs, and why there is one less than there could be."""
     if bench.programs.simulated:
         bench.say(f"{TORCH}: a simulated GPU has no libraries to run on it")
-        return [Program(CPP, (sys.executable, str(_SIMULATED), state.value))], ""
+        return [Program(CPP, (sys.executable, str(SIMULATED), state.value))], ""
     with ThreadPoolExecutor(1) as compilers:
         preload = compilers.submit(preloaded.variables, bench)
         if state is State.IDLE:

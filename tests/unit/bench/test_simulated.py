@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow(seconds=90, reason="runs measurements on the simul
         ("hostile", "exec"),
         ("second_driver", "idle"),
         ("second_driver", "busy"),
+        ("second_driver", "compiled"),
         ("triage", "newcomers"),
     ],
 )
