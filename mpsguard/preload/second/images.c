@@ -3,10 +3,13 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "lookup.h"
 #include "second/reasons.h"
@@ -157,6 +160,22 @@ image *images_keep(const void *code, word count, const int *options, const word 
     }
     made->code = memcpy(copy, inside, size);
     return made;
+}
+
+void *images_read(const char *path) {
+    const int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY) : -1;
+    struct stat of;
+    char *bytes = NULL;
+    size_t got = 0;
+    if (fd >= 0 && fstat(fd, &of) == 0 && S_ISREG(of.st_mode) && (uint64_t)of.st_size <= MOST_BYTES)
+        bytes = malloc((size_t)of.st_size + 1);
+    for (ssize_t more = 1; bytes != NULL && more > 0 && got < (size_t)of.st_size; got += (size_t)(more > 0 ? more : 0))
+        more = read(fd, bytes + got, (size_t)of.st_size - got);
+    if (fd >= 0) close(fd);
+    if (bytes == NULL || got < sizeof(Elf64_Ehdr)) return free(bytes), NULL;
+    // Source code ends with it.
+    bytes[got] = '\0';
+    return bytes;
 }
 
 mg_result images_load_module(const driver_copy *copy, const image *code, word *module) {

@@ -13,6 +13,9 @@ void images_prepare(void);
 // loaded library stays where it is; anything else is copied. NULL if it cannot be kept: a reason is held then.
 image *images_keep(const void *code, word count, const int *options, const word *values);
 
+// The content of a file of code, as the driver reads it, to be freed by the caller; NULL if it cannot be read.
+void *images_read(const char *path);
+
 mg_result images_load_module(const driver_copy *copy, const image *code, word *module);
 mg_result images_load_library(const driver_copy *copy, const image *code, word *library);
 

@@ -223,7 +223,22 @@ static void note_set(function_id id, const word *a) {
     if (graphs_are_there()) reasons_hold_for(REASON_graphs, what);
 }
 
+// The file may be another one, or gone, when its code is needed again: what is read of it is what is loaded.
+static mg_result load_file(const driver_copy *copy, function_id id, const word *a) {
+    const function_id by = id == FUNCTION_cuModuleLoad ? FUNCTION_cuModuleLoadData : FUNCTION_cuLibraryLoadData;
+    void *const bytes = images_read(POINTER(a[1]));
+    word words[MOST_PARAMETERS];
+    memcpy(words, a, functions[id].count * sizeof *words);
+    words[1] = WORD(bytes);
+    const mg_result result = bytes != NULL ? copies_call(copy, by, words, functions[by].count) : copies_call(copy, id, a, functions[id].count);
+    if (result == MG_SUCCESS && bytes != NULL) note_made(by, words);
+    else if (result == MG_SUCCESS) reasons_hold_for(REASON_modules_from_files, copies_name(id));
+    free(bytes);
+    return result;
+}
+
 static mg_result make_or_set(const driver_copy *copy, function_id id, const word *a) {
+    if (id == FUNCTION_cuModuleLoad || id == FUNCTION_cuLibraryLoadFromFile) return load_file(copy, id, a);
     const bool sets = functions[id].role == ROLE_set, records = sets && functions[id].kinds[0] == KIND_EVENT;
     const bool waits = sets && functions[id].kinds[0] == KIND_STREAM;
     work_stream *const stream = records || waits ? stream_of(id, a) : NULL;

@@ -23,7 +23,7 @@ typedef unsigned long long address;
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuDevicePrimaryCtxReset_v2(int), cuCtxSetCurrent(void *), cuCtxSynchronize(void);
 extern int cuStreamCreate(void **, unsigned), cuStreamSynchronize(void *), cuStreamDestroy_v2(void *);
 extern int cuEventCreate(void **, unsigned), cuEventRecord(void *, void *), cuEventSynchronize(void *), cuEventDestroy_v2(void *);
-extern int cuModuleLoadData(void **, const void *), cuModuleUnload(void *), cuModuleGetFunction(void **, void *, const char *);
+extern int cuModuleLoad(void **, const char *), cuModuleLoadData(void **, const void *), cuModuleUnload(void *), cuModuleGetFunction(void **, void *, const char *);
 extern int cuModuleGetGlobal_v2(address *, size_t *, void *, const char *);
 extern int cuLibraryLoadData(void **, const void *, int *, void **, unsigned, int *, void **, unsigned), cuLibraryEnumerateKernels(void **, unsigned, void *);
 extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
@@ -133,6 +133,23 @@ static void image_in_writable_memory(void) {
     DO(cuModuleLoadData(&module, writable));
     void *const count = function("count");
     memset(writable, 0, sizeof writable);
+    launch(count, stream);
+    DO(cuStreamSynchronize(stream));
+    fault();
+    launch(count, stream);
+    DO(cuStreamSynchronize(stream));
+    expect(43, "counter");
+}
+
+// Compiled kernels of PyTorch come so. The file is gone when they are needed again.
+static void image_in_a_file(void) {
+    const int fd = open("compiled", O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+    if (write(fd, image, sizeof writable) != sizeof writable) wrong("the file");
+    close(fd);
+    DO(cuModuleLoad(&module, "compiled"));
+    unlink("compiled");
+    if (cuModuleLoad(&module, "compiled") != 301) wrong("a file that is not there");
+    void *const count = function("count");
     launch(count, stream);
     DO(cuStreamSynchronize(stream));
     fault();
@@ -1499,7 +1516,7 @@ static void used_after_repetition(void) {
 
 static const struct { const char *name; void (*run)(void); } cases[] = {
 #define CASE(name) {#name, name}
-    CASE(handles_used_again), CASE(image_in_writable_memory), CASE(destroyed_after), CASE(empty_copy), CASE(exported),
+    CASE(handles_used_again), CASE(image_in_writable_memory), CASE(image_in_a_file), CASE(destroyed_after), CASE(empty_copy), CASE(exported),
     CASE(exported_by_ipc), CASE(handle_asked), CASE(enumerated), CASE(constant_written_after), CASE(variable_with_address),
     CASE(context_reset), CASE(recorded_meanwhile), CASE(late_launch), CASE(registered_is_not_freed), CASE(forked),
     CASE(many_events), CASE(nothing), CASE(passed_on), CASE(created_after),

@@ -39,7 +39,7 @@
 #define HEEDED ((uint64_t)64 << 20)
 #define MOST 4096
 
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719, TERMINATED = 810, UNKNOWN_ERROR = 999 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, FILE_NOT_FOUND = 301, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719, TERMINATED = 810, UNKNOWN_ERROR = 999 };
 
 typedef struct { uint64_t p, n, a, b; } arguments;
 typedef struct variable { char *name; uint64_t size; unsigned char *at; struct variable *next; } variable;
@@ -413,6 +413,13 @@ static module *load(const unsigned char *bytes) {
 }
 EXPORT int cuModuleLoadDataEx(module **out, const void *image, unsigned n, int *o, void **v) { (void)n, (void)o, (void)v; MAY_FAIL; BEGIN; *out = load(image); END(OK); }
 EXPORT int cuModuleLoadData(module **out, const void *image) { return cuModuleLoadDataEx(out, image, 0, NULL, NULL); }
+EXPORT int cuModuleLoad(module **out, const char *path) {
+    static unsigned char bytes[1 << 20];
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || read(fd, bytes, sizeof bytes) <= 0) return FILE_NOT_FOUND;
+    close(fd);
+    return cuModuleLoadData(out, bytes);
+}
 // As the driver does, it gives the handles to what is loaded next.
 static void forget_functions(const module *m);
 EXPORT int cuModuleUnload(module *m) { BEGIN; own(m); forget_functions(m); m->of_copy = NULL; free_module = m; END(OK); }

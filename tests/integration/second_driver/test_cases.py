@@ -21,6 +21,7 @@ MODES = ["cold", "hot"]
         "nothing",
         "handles_used_again",
         "image_in_writable_memory",
+        "image_in_a_file",
         "destroyed_after",
         "constant_written_after",
         "constant_written_first",
