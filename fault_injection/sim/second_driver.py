@@ -6,13 +6,15 @@ the pipe directory, and the first driver's connections, which stay. Nothing is c
 
 import fcntl
 import os
+import struct
 import time
 
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 from fault_injection.sim.directory import pipe_directory
 from fault_injection.sim.gpu import CudaError
-from mpsguard.preload import second_claim, zone_table
+from mpsguard.preload import second_claim, second_move, zone_table
 from mpsguard.preload.second_claim import ClaimPhase, RepetitionState, SecondClaim
+from mpsguard.preload.second_move import MoveAnswer, MoveState
 
 _SLOTS = 16
 _REPETITION_S = 0.3
@@ -41,6 +43,8 @@ class SimulatedSecondDriver:
             len(zone_table.COUNTERS),
         )
         os.pwrite(self._table, head, 0)
+        self._asked = 0
+        """The number of the last request for a move that was answered."""
         self._cuda: CudaProcess | None = None
         if mode == "hot":
             self._cuda = self._connected()
@@ -69,6 +73,26 @@ class SimulatedSecondDriver:
                 return cuda
         self._say(ClaimPhase.REFUSED, self._reason)
         raise CudaFailureError(CudaError.LAUNCH_FAILED)
+
+    def move_if_asked(self) -> CudaProcess | None:
+        """Return the driver that goes on if the guard asks for a move; None if it does not, or there is none."""
+        number, share = struct.unpack("<IH", os.pread(self._table, 6, second_move.REQUEST_AT))
+        if number in (0, self._asked):
+            return None
+        self._asked = number
+        begin = time.monotonic()
+        try:
+            # One that was made for a fault has the share of the program.
+            cuda = self._cuda if self._cuda is not None and share == 0 else self._connected()
+        except CudaFailureError:
+            self._answer(MoveState(number, MoveAnswer.FAILED, reason="second_failed"))
+            return None
+        self._say(ClaimPhase.MOVED, "")
+        self._answer(MoveState(number, MoveAnswer.MOVED, time.monotonic() - begin, 0.001))
+        return cuda
+
+    def _answer(self, state: MoveState) -> None:
+        os.pwrite(self._table, second_move.encode(state), second_move.ANSWER_AT)
 
     def _connected(self) -> CudaProcess:
         own = pipe_directory()

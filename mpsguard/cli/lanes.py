@@ -115,8 +115,11 @@ def _memory(service_class: ServiceClass) -> str:
 @click.option("--lane", help="With PID: to which one, if there are several.")
 @click.option("--domain", help="Which one, if there are several.")
 @click.option("--keep-old", is_flag=True, help="With PID: do not have the old lane let go of it.")
+@click.option("--close-old", is_flag=True, hidden=True, help="With PID: shut its old connections down.")
 @with_session
-def move(session: CliSession, pid: int | None, lane: str | None, domain: str | None, keep_old: bool) -> None:
+def move(
+    session: CliSession, *, pid: int | None, lane: str | None, domain: str | None, keep_old: bool, close_old: bool
+) -> None:
     """Move the work of a domain to its other lane: a planned takeover of every session with a standby that is ready.
 
     Sessions without one stay where they are, as do clients that have none; new clients are brought to the lane on which
@@ -126,7 +129,8 @@ def move(session: CliSession, pid: int | None, lane: str | None, domain: str | N
     stands still for a moment, and goes on. If that fails, it stays where it is, and the exit status is 1.
     """
     if pid is not None:
-        show_moved(session, MoveClientArguments(pid, lane, None, domain, False if keep_old else None))
+        let_go = True if close_old else False if keep_old else None
+        show_moved(session, MoveClientArguments(pid, lane, None, domain, let_go))
         return
     if lane is not None or keep_old:
         raise click.UsageError("--lane and --keep-old are of one program: they need its PID")

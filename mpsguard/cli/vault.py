@@ -190,8 +190,11 @@ def _mebibytes(size: int) -> str:
     help="How long its next standby may take to start.",
 )
 @click.option("--lane", help="Of a program: the lane that it goes to; its own, if none is given.")
+@click.option("--close-old", is_flag=True, hidden=True, help="Of a program: shut its old connections down.")
 @with_session
-def resize(session: CliSession, *, name: str, share: float, uid: int | None, wait: float, lane: str | None) -> None:
+def resize(
+    session: CliSession, *, name: str, share: float, uid: int | None, wait: float, lane: str | None, close_old: bool
+) -> None:
     """Give a running session, or a program by its pid, another share of the SMs, without losing anything.
 
     A program needs the preload and a second driver (MPSGUARD_SECOND_DRIVER); see mpsguard-ctl move. It stays on its
@@ -202,7 +205,7 @@ def resize(session: CliSession, *, name: str, share: float, uid: int | None, wai
     larger than that of the session's class.
     """
     if name.isdigit() and uid is None and _is_program(session, int(name)):
-        show_moved(session, MoveClientArguments(int(name), lane, share))
+        show_moved(session, MoveClientArguments(int(name), lane, share, let_go=True if close_old else None))
         return
     result = session.ask("resize", ResizeArguments(name, share, uid), Resized, after=wait)
     if session.as_json:

@@ -18,7 +18,7 @@ from mpsguard.preload.zone_table import TableError
 REQUEST_AT: Final = 3968
 _REQUEST: Final = struct.Struct("<IHH")
 """Number, share in hundredths of a percent, what is asked beside it."""
-_SAME_LANE: Final = 1
+_SHUT_DOWN: Final = 1
 ANSWER_AT: Final = 3976
 _ANSWER: Final = struct.Struct("<IIII32s")
 """Number of the request, answer, microseconds of preparation and of the pause, name of the reason."""
@@ -51,14 +51,14 @@ class MoveState(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def ask(fd: int, number: int, share: float | None, *, same_lane: bool) -> None:
+def ask(fd: int, number: int, share: float | None, *, shut_down: bool) -> None:
     """Write a request into a zone table.
 
     Args:
         fd: the table's.
         number: another one than before, from 1 to `MOST_NUMBER`; 0 takes the request back.
         share: percent of the SMs, for the driver's own variable; None: as the program's environment has it.
-        same_lane: whether the program is to close its old connections itself.
+        shut_down: whether the program is to close its old connections itself.
 
     Raises:
         TableError: it is none.
@@ -66,7 +66,7 @@ def ask(fd: int, number: int, share: float | None, *, same_lane: bool) -> None:
     """
     zone_table.check_is_memfd(fd)
     zone_table.check_head(os.pread(fd, zone_table.HEADER.size, 0))
-    request = _REQUEST.pack(number, round(100 * (share or 0.0)), _SAME_LANE if same_lane else 0)
+    request = _REQUEST.pack(number, round(100 * (share or 0.0)), _SHUT_DOWN if shut_down else 0)
     # A reader's own descriptor is not for writing.
     writer = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
     try:

@@ -39,7 +39,7 @@ class MoveRequest(NamedTuple):
     """0 takes the last one back."""
     share: float | None = None
     """Percent of the SMs."""
-    same_lane: bool = False
+    shut_down: bool = False
 
 
 class _Claimant:
@@ -201,7 +201,7 @@ def _asked(table: int, request: MoveRequest | None) -> MoveState:
     """Write a request, and return the last answer; that the request cannot be written is one, too."""
     if request is not None:
         try:
-            second_move.ask(table, request.number, request.share, same_lane=request.same_lane)
+            second_move.ask(table, request.number, request.share, shut_down=request.shut_down)
         except OSError:
             return MoveState(request.number, MoveAnswer.FAILED, reason=OTHER)
     return second_move.read(table)

@@ -173,7 +173,7 @@ class ProgramMoves:
         try:
             # Known before it is asked: its second driver may come at once.
             self._drivers.begin_move(process, move)
-            state = await self._answer(process, MoveRequest(number, move.share, stays and let_go is True), waiter)
+            state = await self._answer(process, MoveRequest(number, move.share, let_go is True), waiter)
         finally:
             del self._waiting[process]
         if state.answer is MoveAnswer.MOVED:

@@ -119,5 +119,5 @@ static void shut_down_sockets(void) {
 
 void move_close(word context, memory_list *first, const request *asked) {
     if (CALL(&first_copy, cuCtxSetCurrent, context) == MG_SUCCESS) memory_let_go(first);
-    if (asked->same_lane) shut_down_sockets();
+    if (asked->shut_down) shut_down_sockets();
 }

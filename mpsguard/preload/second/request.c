@@ -5,12 +5,12 @@
 #include "process.h"
 
 // Above the number of a request: the share in its lower half, and what is asked beside it.
-enum { SHARE_BITS = 16, SAME_LANE = 1 };
+enum { SHARE_BITS = 16, SHUT_DOWN = 1 };
 
 request request_now(void) {
     const process *const p = process_if_any();
     const uint64_t word = p != NULL ? zone_table_asked(&p->table) : 0;
-    return (request){(uint32_t)word, (unsigned)(word >> 32 & ((1U << SHARE_BITS) - 1)), (word >> (32 + SHARE_BITS) & SAME_LANE) != 0};
+    return (request){(uint32_t)word, (unsigned)(word >> 32 & ((1U << SHARE_BITS) - 1)), (word >> (32 + SHARE_BITS) & SHUT_DOWN) != 0};
 }
 
 bool request_stands(const request *asked) { return request_now().number == asked->number; }

@@ -10,7 +10,7 @@
 typedef struct {
     uint32_t number;  // 0: nothing is asked
     unsigned share;   // percent of the SMs, in hundredths; 0: as the environment has it
-    bool same_lane;   // the first driver's sockets are to be shut down: the guard cannot end that client alone
+    bool shut_down;   // the first driver's sockets to its server are to be shut down
 } request;
 
 typedef enum {

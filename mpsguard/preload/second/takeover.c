@@ -36,7 +36,7 @@
 // For calls that enqueue work and are under way when another thread has met the fault.
 #define CALLS_END_MS 1000
 // A program that is to move is left until it is idle for so long.
-#define IDLE_MS 2000
+#define IDLE_MS 500
 #define IDLE_LOOK_MS 0.2
 // For the replay on the other lane, where each batch has a limit of its own.
 #define NO_LIMIT 1e9

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from mpsguard.guard.control_api.messages.clients import ClientMoved, Watch
 from mpsguard.guard.control_api.messages.clients import TerminateResult as Terminated
-from mpsguard.guard.control_api.messages.clients import Watch
 from mpsguard.guard.control_api.messages.guard import SensorStatus
 from mpsguard.guard.control_api.messages.vault import LeaseView, Resized
 from mpsguard.guard.model import Client, LaneReport, Lifeline
@@ -85,6 +85,8 @@ class Options:
 
 T = TypeVar("T")
 
+_MOVED: Final = 100.0
+"""Seconds in which a program must have moved, or said that it does not."""
 _RESIZED: Final = 330.0
 """Seconds in which a session must have another share: its next standby starts meanwhile."""
 
@@ -192,6 +194,27 @@ class Guard:
             return msgspec.json.decode(done.stdout, type=Resized)
         except msgspec.MsgspecError:
             raise SuiteError(f"mpsguard-ctl resize: status {done.returncode}; {done.stdout[-300:]}") from None
+
+    def move(self, pid: int, *, close_old: bool = False) -> ClientMoved:
+        """`mpsguard-ctl --json move PID`: what it answered; SuiteError with its words if the program stays."""
+        return self._moved("move", str(pid), *(["--close-old"] if close_old else []))
+
+    def resize_program(self, pid: int, share: float, *, close_old: bool = False) -> ClientMoved:
+        """`mpsguard-ctl --json resize PID --share`, likewise."""
+        more = ["--close-old"] if close_old else []
+        return self._moved("resize", str(pid), "--share", f"{share:g}", *more)
+
+    def _moved(self, *words: str) -> ClientMoved:
+        done = self._control_command(*words, timeout=_MOVED)
+        try:
+            return msgspec.json.decode(done.stdout, type=ClientMoved)
+        except msgspec.MsgspecError:
+            raise SuiteError(f"mpsguard-ctl {words[0]}: {(done.stdout + done.stderr)[-300:]}") from None
+
+    def lane_ui(self, name: str) -> ControlUi:
+        """The vendor's command line on a lane's private directory, past the guard."""
+        found = next(lane for lane in self.lanes() if lane.name == name)
+        return ControlUi(self._control, Path(found.pipe_directory))
 
     def ready_standbys(self, session: str) -> int:
         """How many standbys of one of our sessions are ready."""

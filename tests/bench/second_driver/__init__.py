@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from tests.bench.second_driver import alone, busy, compiled, cost, idle
+from tests.bench.second_driver import alone, busy, compiled, cost, idle, moves
 
 MEASUREMENTS: Final = (
     idle.MEASUREMENT,
     busy.MEASUREMENT,
     compiled.MEASUREMENT,
     alone.MEASUREMENT,
+    moves.MEASUREMENT,
     cost.MEASUREMENT,
 )

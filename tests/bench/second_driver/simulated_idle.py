@@ -37,6 +37,9 @@ def main() -> int:
                 _emit("injected")
                 cuda.launch(0.0, fault)
                 cuda.synchronize()
+            if second is not None and (moved := second.move_if_asked()) is not None:
+                lost.append(cuda)
+                cuda = moved
             _kernel(cuda)
         except CudaFailureError as failure:
             struck = time.monotonic()

@@ -11,7 +11,7 @@ from tests.bench.core.bench import Bench
 from tests.bench.core.errors import SuiteError
 from tests.bench.core.events import Event, Outcome
 from tests.bench.core.finding import Finding
-from tests.bench.second_driver import alone, busy, cost, idle, second, trials
+from tests.bench.second_driver import alone, busy, cost, idle, moves, second, trials
 from tests.bench.second_driver.programs import CPP, State, cublas
 from tests.bench.second_driver.second import Mode, Takeover
 from tests.bench.second_driver.trials import Trial, Undisturbed
@@ -216,3 +216,13 @@ def test_a_lane_that_a_repetition_ends_and_an_accused_innocent_do_not_hold(bench
     assert not found["culprits that fault again alone, and get their error"].row.holds
     assert found["innocents that go on with equal results, bit for bit"].row.value == 0
     assert not found["repetition alone: repetitions not made or not proven"].row.holds
+
+
+@pytest.mark.slow(seconds=30, reason="starts a guard with two lanes and clients on the simulated stack")
+def test_programs_are_seen_to_move(bench: Bench) -> None:
+    found = by_name(moves.measure(bench))
+    for change in ("other lane", "other share"):
+        assert found[f"{change}: programs under load that go on"].row.holds
+        assert found[f"{change}: results equal to an undisturbed run's, bit for bit"].row.holds
+        for mode in Mode:
+            assert found[f"{change}, {mode}: the program stands still"].samples == (1.0,)

@@ -36,7 +36,7 @@ def test_what_was_not_asked_is_not_answered(table: int) -> None:
 
 
 def test_a_request_is_one_word_of_eight_bytes(table: int) -> None:
-    second_move.ask(table, 7, 12.5, same_lane=True)
+    second_move.ask(table, 7, 12.5, shut_down=True)
     (word,) = struct.unpack("<Q", os.pread(table, 8, second_move.REQUEST_AT))
     assert word == 7 | 1250 << 32 | 1 << 48
 
@@ -51,7 +51,7 @@ def test_a_file_that_is_no_table_is_not_written() -> None:
     fd = os.memfd_create("another", os.MFD_ALLOW_SEALING)
     try:
         with pytest.raises(TableError):
-            second_move.ask(fd, 7, None, same_lane=False)
+            second_move.ask(fd, 7, None, shut_down=False)
         assert os.fstat(fd).st_size == 0
     finally:
         os.close(fd)

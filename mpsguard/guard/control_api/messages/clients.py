@@ -100,7 +100,7 @@ class MoveClientArguments(msgspec.Struct):
     domain: str | None = None
     let_go: bool | None = None
     """Whether the old lane is to let go of it. None: it is told so, but on the same lane, where that would end both
-    of its contexts. True, on the same lane: the program shuts its old connections down, which was not measured."""
+    of its contexts. True: the program shuts its old connections down before that, which was not measured."""
 
 
 class ClientMoved(msgspec.Struct, frozen=True):
