@@ -6,8 +6,11 @@ the pipe directory, and the first driver's connections, which stay. Nothing is c
 
 import fcntl
 import os
+import secrets
 import struct
 import time
+
+import msgspec
 
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 from fault_injection.sim.directory import pipe_directory
@@ -43,6 +46,8 @@ class SimulatedSecondDriver:
             len(zone_table.COUNTERS),
         )
         os.pwrite(self._table, head, 0)
+        self._token = 1 + secrets.randbelow(1 << 60)
+        self._answer(MoveState())
         self._asked = 0
         """The number of the last request for a move that was answered."""
         self._cuda: CudaProcess | None = None
@@ -76,7 +81,7 @@ class SimulatedSecondDriver:
 
     def move_if_asked(self) -> CudaProcess | None:
         """Return the driver that goes on if the guard asks for a move; None if it does not, or there is none."""
-        number, share = struct.unpack("<IH", os.pread(self._table, 6, second_move.REQUEST_AT))
+        number, share = self._asked_now()
         if number in (0, self._asked):
             return None
         self._asked = number
@@ -91,8 +96,17 @@ class SimulatedSecondDriver:
         self._answer(MoveState(number, MoveAnswer.MOVED, time.monotonic() - begin, 0.001))
         return cuda
 
+    def _asked_now(self) -> tuple[int, int]:
+        """Return the number of the guard's request, and its share in hundredths; zeros for none."""
+        own = pipe_directory()
+        places = (own / "second" / "moves", own.parent / "second" / "moves")
+        page = next((place.read_bytes() for place in places if place.exists()), b"")
+        slots = struct.iter_unpack("<QIHH", page[: len(page) // 16 * 16])
+        return next(((number, share) for token, number, share, _ in slots if token == self._token), (0, 0))
+
     def _answer(self, state: MoveState) -> None:
-        os.pwrite(self._table, second_move.encode(state), second_move.ANSWER_AT)
+        answer = msgspec.structs.replace(state, token=self._token)
+        os.pwrite(self._table, second_move.encode(answer), second_move.AT)
 
     def _connected(self) -> CudaProcess:
         own = pipe_directory()

@@ -78,9 +78,9 @@ void zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t r
     atomic_store_explicit(&claim->sequence, sequence + 2, memory_order_release);
 }
 
-uint64_t zone_table_asked(const zone_table *table) {
-    if (table->base == NULL) return 0;
-    return atomic_load_explicit(&((zone_move *)(void *)(table->base + ZONE_TABLE_MOVE))->request, memory_order_acquire);
+void zone_table_token(zone_table *table, uint64_t token) {
+    if (table->base == NULL) return;
+    atomic_store_explicit(&((zone_move *)(void *)(table->base + ZONE_TABLE_MOVE))->token, token, memory_order_release);
 }
 
 void zone_table_answer(zone_table *table, uint64_t answer, uint32_t prepared, uint32_t paused, const char *reason) {

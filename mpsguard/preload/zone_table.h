@@ -6,7 +6,7 @@
 //
 // Layout, little-endian: a header of ZONE_TABLE_HEADER bytes (magic u64, version u32, header bytes u32, slot bytes u32,
 // slots u32, pid u32, counters u32; from byte 32 the name of the service's socket, 16 bytes, zeros for none; from byte 64
-// the counters, u64 each; from byte 3968 the request for a move and its answer, second/request.h; from byte 4032 the claim of the second
+// the counters, u64 each; from byte 3968 the answer to a request for a move, second/request.h; from byte 4032 the claim of the second
 // driver, second/claim.h), then the slots. A slot is written between two
 // increments of its sequence number, which is odd meanwhile.
 #pragma once
@@ -59,9 +59,8 @@ typedef struct {
     _Atomic uint64_t reason[4];  // its name, with NULs behind it
 } zone_claim;
 
-// The guard writes the request, this process the rest: the answer last.
 typedef struct {
-    _Atomic uint64_t request, answer;
+    _Atomic uint64_t token, answer;     // of the answer the number comes first, and it is written last
     _Atomic uint32_t prepared, paused;  // in microseconds
     _Atomic uint64_t reason[4];         // its name, with NULs behind it
 } zone_move;
@@ -84,8 +83,8 @@ void zone_table_name(zone_table *table, const uint8_t name[16]);
 // Writes the claim of the second driver. Callers write one at a time.
 void zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t repetition, const char *reason);
 
-// What is asked, as the guard has written it; and the answer. Callers write one at a time.
-uint64_t zone_table_asked(const zone_table *table);
+// The word by which this process knows that it is asked; and its answer. Callers write one at a time.
+void zone_table_token(zone_table *table, uint64_t token);
 void zone_table_answer(zone_table *table, uint64_t answer, uint32_t prepared, uint32_t paused, const char *reason);
 
 // Enters a region; returns its slot, or -1 if there is no table or no room. Callers write one at a time.

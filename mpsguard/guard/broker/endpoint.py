@@ -6,16 +6,19 @@ from pathlib import Path
 
 from mpsguard.guard.broker import public_directory
 from mpsguard.guard.broker.broker import Broker
+from mpsguard.guard.broker.move_page import MovePage
 from mpsguard.guard.broker.public_directory import Contents, PublicDirectory
 
 
 class Endpoint:
     """Owns a public directory and its broker."""
 
-    def __init__(self, path: Path, broker: Broker, lock: Path, *, ahead: int | None = None) -> None:
-        """``ahead``: see `PublicDirectory`."""
+    def __init__(
+        self, path: Path, broker: Broker, lock: Path, *, ahead: int | None = None, page: MovePage | None = None
+    ) -> None:
+        """``ahead``, ``page``: see `PublicDirectory`."""
         self.path = path
-        self.directory = PublicDirectory(path, lock, ahead=ahead)
+        self.directory = PublicDirectory(path, lock, ahead=ahead, page=page)
         self.broker = broker
         self._is_served = False
 

@@ -7,6 +7,7 @@ differs, since a stranger that may open a file, a FIFO or a directory can hold i
 * `control_lock`, with a POSIX write lock for life, is 0600. One that a stock daemon left is 0666; any user may lock
   that and keep the lock. So a private lock of the guard excludes other guards, and this one only tells stock daemons
   that the directory is in use.
+* The directory of second drivers has `ahead`, which no other user opens, and a page that all may read (move_page.py).
 * There is no FIFO `log`: servers write to their lane's own. There is no pid file: that of 535 is not there either.
 * The directory itself is 0711. With sockets from the service manager nothing is made or removed in it.
 """
@@ -20,6 +21,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from mpsguard.guard.broker import move_page
+from mpsguard.guard.broker.move_page import MovePage
 from mpsguard.linux.descriptors import fd_closer
 from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.files.file_lock import FileLock, LockHeldError
@@ -76,7 +79,7 @@ class PublicDirectory:
     again. `changed` and `made_again` may be called on a thread, one at a time; all else belongs to the event loop.
     """
 
-    def __init__(self, path: Path, lock: Path, *, ahead: int | None = None) -> None:
+    def __init__(self, path: Path, lock: Path, *, ahead: int | None = None, page: MovePage | None = None) -> None:
         """Create it; `open` makes it.
 
         Args:
@@ -84,9 +87,11 @@ class PublicDirectory:
             lock: the guard's private lock file, in a directory where only the guard may create or open files.
             ahead: mode of a file `ahead`, which no user reads or writes: a user that may execute it may connect a
                 second driver before a fault. None: there is no such file.
+            page: what programs here are asked; None: nothing is.
         """
         self.path = path
         self._ahead = ahead
+        self._page = page
         self._own_lock_path = lock
         self._contents: Contents | None = None
         self._given: dict[str, socket.socket] = {}
@@ -188,7 +193,10 @@ class PublicDirectory:
                 sockets = {name: self._listening(old, directory, name, undo) for name in MODES}
                 _remove_log(directory)
                 self._mark(directory)
-                names = (_ITSELF, *MODES, *([_LOCK] if lock is not None else []), *([_AHEAD] if self._ahead else []))
+                if self._page is not None:
+                    self._page.made(directory)
+                more = [(_LOCK, lock), (_AHEAD, self._ahead), (move_page.NAME, self._page)]
+                names = (_ITSELF, *MODES, *(name for name, there in more if there))
                 states = {name: state for name in names if (state := _state(directory, name)) is not None}
             except LockHeldError as error:
                 raise PublicDirectoryError(

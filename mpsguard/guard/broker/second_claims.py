@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from mpsguard.linux.descriptors import foreign_fd
 from mpsguard.linux.identity import ROOT, ProcessKey, UserKey
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.side_threads import SharedThreads
 from mpsguard.preload import second_claim, second_move, zone_table
-from mpsguard.preload.second_claim import OTHER, ClaimPhase, SecondClaim
-from mpsguard.preload.second_move import MoveAnswer, MoveState
+from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
+from mpsguard.preload.second_move import MoveState
 from mpsguard.preload.zone_table import TableError
 
 _READERS: Final = 16
@@ -30,16 +30,6 @@ _PAUSE_URGENT: Final = 0.1
 _URGENT_FOR: Final = 30.0
 """Seconds after a fault, or after its second driver came, for which a client may be going over."""
 _CLOSE_WITHIN: Final = 2.0
-
-
-class MoveRequest(NamedTuple):
-    """What a client is asked."""
-
-    number: int
-    """0 takes the last one back."""
-    share: float | None = None
-    """Percent of the SMs."""
-    shut_down: bool = False
 
 
 class _Claimant:
@@ -55,8 +45,6 @@ class _Claimant:
         self.last: Callable[[SecondClaim], None] | None = None
         """Takes the last claim of a client that has ended."""
         self.looked_last = False
-        self.request: MoveRequest | None = None
-        """What is written into the table at the next look."""
         self.move = MoveState()
         """What it has answered last."""
 
@@ -96,14 +84,10 @@ class SecondClaims:
             watched.urgent_until = time.monotonic() + _URGENT_FOR
             self._look_soon(key, 0.0)
 
-    def ask(self, key: ProcessKey, request: MoveRequest) -> bool:
-        """Ask a client to move, soon; False if it is not looked at. One without a table gives no answer."""
+    def token_of(self, key: ProcessKey) -> int:
+        """Return the word by which a client knows that it is meant; 0: it has said none."""
         watched = self._watched.get(key)
-        if watched is None:
-            return False
-        watched.request = request
-        self.hurry(key)
-        return True
+        return watched.move.token if watched is not None else 0
 
     def of(self, key: ProcessKey) -> SecondClaim | None:
         """Return what a client said last; None if it has said nothing."""
@@ -151,15 +135,14 @@ class SecondClaims:
         """On a thread beside the loop."""
         claim: SecondClaim | None = None
         move: MoveState | None = None
-        request = watched.request
         with suppress(OSError, TableError):
             if watched.table < 0 and watched.last is None:
                 watched.table = _find(watched.pidfd, key.pid)
             if watched.table >= 0:
                 claim = second_claim.read(watched.table)
-                move = _asked(watched.table, request)
+                move = second_move.read(watched.table)
         with suppress(RuntimeError):  # the loop has ended, and this process soon will
-            self._loop.call_soon_threadsafe(self._looked, key, watched, claim, move, request)
+            self._loop.call_soon_threadsafe(self._looked, key, watched, claim, move)
 
     def _looked(
         self,
@@ -167,11 +150,8 @@ class SecondClaims:
         watched: _Claimant,
         claim: SecondClaim | None,
         move: MoveState | None,
-        request: MoveRequest | None,
     ) -> None:
         watched.looking = False
-        if watched.request is request:
-            watched.request = None
         if key not in self._watched:  # closed meanwhile
             watched.close()
             return
@@ -195,16 +175,6 @@ class SecondClaims:
         watched.close()
         if claim is not None:
             watched.last(claim)
-
-
-def _asked(table: int, request: MoveRequest | None) -> MoveState:
-    """Write a request, and return the last answer; that the request cannot be written is one, too."""
-    if request is not None:
-        try:
-            second_move.ask(table, request.number, request.share, shut_down=request.shut_down)
-        except OSError:
-            return MoveState(request.number, MoveAnswer.FAILED, reason=OTHER)
-    return second_move.read(table)
 
 
 def _find(pidfd: int, pid: int) -> int:

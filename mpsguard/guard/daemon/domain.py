@@ -101,7 +101,7 @@ class Domain:
                 second = self._make_broker(SecondLaneRouter(self.lanes, self.seconds.drivers))
                 path = config.second_directory(settings.pipe_directory)
                 lock, ahead = locks / f"{self.name}.second.lock", self.seconds.drivers.ahead_mode
-                endpoints.append(Endpoint(path, second, lock, ahead=ahead))
+                endpoints.append(Endpoint(path, second, lock, ahead=ahead, page=self.seconds.moves.page))
         for each in settings.classes:
             path = config.class_directory(settings.pipe_directory, each.name)
             broker = self._make_broker(active, chosen=each.name)

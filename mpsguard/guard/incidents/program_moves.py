@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import Final
 
 from mpsguard.guard.broker.lowered_shares import ClassCeilings
-from mpsguard.guard.broker.second_claims import MoveRequest, SecondClaims
+from mpsguard.guard.broker.move_page import MovePage, MoveRequest
+from mpsguard.guard.broker.second_claims import SecondClaims
 from mpsguard.guard.broker.second_drivers import SecondDrivers
 from mpsguard.guard.broker.second_places import Move
 from mpsguard.guard.control_api.event_stream import EventStream
@@ -72,6 +73,8 @@ class ProgramMoves:
         self._drivers = drivers
         self._ceilings = ceilings
         self._events = events
+        self.page = MovePage()
+        """What programs are asked; the directory of second drivers makes it."""
         self._claims: SecondClaims | None = None
         self._waiting: dict[ProcessKey, tuple[int, asyncio.Future[MoveState]]] = {}
         self._closing = Owner()
@@ -103,14 +106,18 @@ class ProgramMoves:
         assert client is not None
         move = Move(self._lane(client, lane, share), share)
         self._check(client, move)
-        return await finish(self._moved(client, move, let_go=let_go))
+        return await self._moved(client, move, let_go=let_go)
 
     def answered(self, process: ProcessKey, state: MoveState) -> None:
         """Take a client's answer."""
         number, waiter = self._waiting.get(process, (0, None))
         final = state.answer not in (MoveAnswer.NONE, MoveAnswer.UNDER_WAY)
-        if waiter is not None and state.number == number and final and not waiter.done():
-            waiter.set_result(state)
+        if waiter is not None:
+            if state.number == number and final and not waiter.done():
+                waiter.set_result(state)
+        elif final and state.answer is not MoveAnswer.MOVED:
+            # Nothing waits any more: the request was broken off, or a guard before this one has asked.
+            self._drivers.not_moved(process, has_second=False)
 
     def said_moved(self, process: ProcessKey) -> None:
         """Take the claim of a client that it has moved: a guard before this one has asked it to."""
@@ -173,11 +180,13 @@ class ProgramMoves:
         try:
             # Known before it is asked: its second driver may come at once.
             self._drivers.begin_move(process, move)
-            state = await self._answer(process, MoveRequest(number, move.share, let_go is True), waiter)
+            token = self._claims.token_of(process) if self._claims is not None else 0
+            state = await self._answer(process, MoveRequest(token, number, move.share, let_go is True), waiter)
         finally:
             del self._waiting[process]
         if state.answer is MoveAnswer.MOVED:
-            return await self._arrived(client, state, let_go=not stays if let_go is None else let_go)
+            # From here on it is not broken off: the program is there.
+            return await finish(self._arrived(client, state, let_go=not stays if let_go is None else let_go))
         has_second = state.answer is MoveAnswer.BUSY and client.second_lane is not None and move.share is None
         # Without a word it may move still: the next one, of its claim, says so.
         if state.answer is not MoveAnswer.NONE or state.reason:
@@ -188,15 +197,22 @@ class ProgramMoves:
         raise MoveError(f"process {process.pid} stays on {client.lane}: {why}")
 
     async def _answer(self, process: ProcessKey, request: MoveRequest, waiter: asyncio.Future[MoveState]) -> MoveState:
-        """Ask a client, and return its answer; `MoveAnswer.NONE` if there is none."""
-        if self._claims is None or not self._claims.ask(process, request):
-            return MoveState(reason="no_answer")
-        for within in (_WITHIN, _TAKEN_BACK_WITHIN):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within):
-                    return await asyncio.shield(waiter)
-            self._claims.ask(process, MoveRequest(0))
-        return MoveState()
+        """Ask a client, and return its answer; `MoveAnswer.NONE` if there is none.
+
+        If this is broken off, the request is taken back; what came of it, the client's claim says later.
+        """
+        if self._claims is None or request.token == 0 or not self.page.ask(request):
+            return MoveState(reason="cannot_be_asked")
+        try:
+            for within in (_WITHIN, _TAKEN_BACK_WITHIN):
+                self._claims.hurry(process)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(within):
+                        return await asyncio.shield(waiter)
+                self.page.take_back(request.number)
+            return MoveState()
+        finally:
+            self.page.take_back(request.number)
 
     async def _arrived(self, client: Client, state: MoveState, *, let_go: bool) -> ClientMoved:
         """Take note of a move, and have the old lane let go of the client."""

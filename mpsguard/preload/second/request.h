@@ -1,7 +1,7 @@
 // A move that the guard asks for (docs/concepts/moves.md), and what this process answers.
 //
-// Both lie in the zone table (zone_table.h): the guard writes the request there, and reads the answer when it likes.
-// mpsguard/preload/second_move.py is its side.
+// The request lies in a file of the guard's, beside its socket for second drivers (mpsguard/guard/broker/move_page.py), the answer in
+// the zone table (mpsguard/preload/second_move.py): neither writes into what is the other's. One thread calls all of this.
 #pragma once
 
 #include <stdbool.h>
@@ -26,5 +26,5 @@ request request_now(void);
 // Whether that very one is asked for still.
 bool request_stands(const request *asked);
 
-// Answers one; `reason`: why not, or NULL. Times in milliseconds.
+// Answers one; `reason`: why not, or NULL. Times in milliseconds. Once it is over, the next one will be asked by another word.
 void request_say(const request *asked, request_answer answer, double prepared, double paused, const char *reason);

@@ -1,4 +1,4 @@
-// A program that asks itself for a move, in place of the guard: as mpsguard/preload/zone_table.h has it.
+// A program that asks itself for a move, in place of the guard (mpsguard/guard/broker/move_page.py).
 #pragma once
 
 #include <dirent.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOVE_REQUEST = 3968, MOVE_ANSWER = 3976, ANSWER_UNDER_WAY = 1 };
+enum { MOVE_TOKEN = 3968, MOVE_ANSWER = 3976, ANSWER_UNDER_WAY = 1 };
 
 static int move_table(void) {
     static int table = -1;
@@ -25,10 +25,19 @@ static int move_table(void) {
     return table;
 }
 
-// `share` in hundredths of a percent.
-static bool ask_move(uint32_t number, uint64_t share) {
-    const uint64_t word = number | share << 32;
-    return pwrite(move_table(), &word, sizeof word, MOVE_REQUEST) == sizeof word;
+// Of the guard's page in the directory of second drivers; the program's own word is in its table.
+static bool ask_move(uint32_t number, unsigned share) {
+    struct { uint64_t token; uint32_t number; uint16_t share, flags; } slot = {.number = number, .share = (uint16_t)share};
+    char path[4096];
+    snprintf(path, sizeof path, "%s/moves", getenv("MPSGUARD_SECOND_PIPE_DIRECTORY"));
+    const int page = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    for (int i = 0; i < 100000 && slot.token == 0; ++i) {
+        if (pread(move_table(), &slot.token, sizeof slot.token, MOVE_TOKEN) != sizeof slot.token) break;
+        if (slot.token == 0) usleep(100);
+    }
+    const bool asked = slot.token != 0 && pwrite(page, &slot, sizeof slot, 0) == sizeof slot;
+    close(page);
+    return asked;
 }
 
 // What was answered to that request; 0: nothing yet.

@@ -1,0 +1,100 @@
+"""Move page: what the guard asks of programs, in a file of its own that they may read (docs/concepts/moves.md).
+
+No system call of the guard may take a lock that a stranger can hold, and a process that writes to a file holds that
+file's lock for as long as it likes. So nothing is written into a program's own memory. The page is mapped when it is
+made, before another user can open it, and from then on only stores into that mapping change it. It is never removed or
+shortened: the next guard uses the one that is there.
+"""
+
+import mmap
+import os
+import stat
+import struct
+import threading
+from typing import Final, NamedTuple
+
+from mpsguard.linux.files.directory import Directory
+
+NAME: Final = "moves"
+MODE: Final = 0o644
+BYTES: Final = 4096
+SLOT: Final = struct.Struct("<QIHH")
+"""The program's token (0: nothing is asked), number of the request, share in hundredths of a percent, what is asked
+beside it. mpsguard/preload/second/request.c reads it."""
+SHUT_DOWN: Final = 1
+_SLOTS: Final = BYTES // SLOT.size
+
+
+class MoveRequest(NamedTuple):
+    """What a program is asked."""
+
+    token: int
+    """The program's own word, by which it knows that it is meant."""
+    number: int
+    share: float | None
+    """Percent of the SMs, for the driver's own variable; None: as the program's environment has it."""
+    shut_down: bool
+    """Whether it is to shut its old connections down."""
+
+
+class MovePage:
+    """Owns the page of one domain. `made` is called on a thread, all else in the event loop."""
+
+    def __init__(self) -> None:
+        """There is none until it is made."""
+        self._lock = threading.Lock()
+        """Never held over a system call that another process can delay."""
+        self._map: mmap.mmap | None = None
+        self._inode: tuple[int, int] | None = None
+        self._asked: dict[int, MoveRequest] = {}
+
+    def made(self, directory: Directory) -> None:
+        """Have the page in a directory, made if it is missing; OSError."""
+        found = directory.status(NAME)
+        if found is not None and (found.st_dev, found.st_ino) == self._inode and stat.S_IMODE(found.st_mode) == MODE:
+            return
+        fd = directory.open_file(NAME, os.O_RDWR, 0o600)
+        try:
+            status = os.fstat(fd)
+            if status.st_size != BYTES:
+                os.ftruncate(fd, BYTES)
+            page = mmap.mmap(fd, BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ | mmap.PROT_WRITE)
+            page[:] = bytes(BYTES)
+            if stat.S_IMODE(status.st_mode) != MODE:
+                os.fchmod(fd, MODE)
+        finally:
+            os.close(fd)
+        with self._lock:
+            self._map, self._inode = page, (status.st_dev, status.st_ino)
+            for slot, request in self._asked.items():
+                _write(page, slot, request)
+
+    def ask(self, request: MoveRequest) -> bool:
+        """Ask a program, until `take_back`; False if there is no page, or no room in it."""
+        with self._lock:
+            free = next((slot for slot in range(_SLOTS) if slot not in self._asked), None)
+            if self._map is None or free is None:
+                return False
+            self._asked[free] = request
+            _write(self._map, free, request)
+            return True
+
+    def take_back(self, number: int) -> None:
+        """Ask for that no more."""
+        with self._lock:
+            for slot in [slot for slot, request in self._asked.items() if request.number == number]:
+                del self._asked[slot]
+                if self._map is not None:
+                    _write(self._map, slot, None)
+
+
+def _write(page: mmap.mmap, slot: int, request: MoveRequest | None) -> None:
+    """Write a slot; the token comes last, and goes first."""
+    at = slot * SLOT.size
+    page[at : at + 8] = bytes(8)
+    if request is None:
+        return
+    flags = SHUT_DOWN if request.shut_down else 0
+    packed = SLOT.pack(request.token, request.number, round(100 * (request.share or 0.0)), flags)
+    page[at + 8 : at + SLOT.size] = packed[8:]
+    page[at : at + 8] = packed[:8]

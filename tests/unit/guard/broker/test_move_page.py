@@ -1,0 +1,72 @@
+"""The page on which the guard asks programs to move: what it has for each, and that it is made again with all of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsguard.guard.broker import move_page
+from mpsguard.guard.broker.move_page import MovePage, MoveRequest
+from mpsguard.linux.files.directory import Directory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Directory]:
+    with Directory.make(tmp_path / "second", 0o711) as made:
+        yield made
+
+
+def slots(directory: Directory) -> list[tuple[int, ...]]:
+    page = (directory.path / move_page.NAME).read_bytes()
+    return [slot for slot in move_page.SLOT.iter_unpack(page) if slot[0]]
+
+
+def test_without_a_page_none_is_asked() -> None:
+    assert not MovePage().ask(MoveRequest(7, 1, None, False))
+
+
+def test_a_program_finds_its_request_until_it_is_taken_back(directory: Directory) -> None:
+    page = MovePage()
+    page.made(directory)
+    assert page.ask(MoveRequest(7, 1, 12.5, True))
+    assert page.ask(MoveRequest(8, 2, None, False))
+    assert slots(directory) == [(7, 1, 1250, move_page.SHUT_DOWN), (8, 2, 0, 0)]
+    page.take_back(1)
+    assert slots(directory) == [(8, 2, 0, 0)]
+
+
+def test_others_may_read_it_alone(directory: Directory) -> None:
+    MovePage().made(directory)
+    status = (directory.path / move_page.NAME).stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_size) == (0o644, move_page.BYTES)
+
+
+def test_one_that_is_gone_is_made_again_with_what_is_asked(directory: Directory) -> None:
+    page = MovePage()
+    page.made(directory)
+    page.ask(MoveRequest(7, 1, None, False))
+    (directory.path / move_page.NAME).unlink()
+    page.made(directory)
+    assert slots(directory) == [(7, 1, 0, 0)]
+
+
+def test_the_next_guard_uses_the_one_that_is_there_and_asks_nothing_of_it(directory: Directory) -> None:
+    page = MovePage()
+    page.made(directory)
+    page.ask(MoveRequest(7, 1, None, False))
+    inode = os.stat(directory.path / move_page.NAME).st_ino
+    MovePage().made(directory)
+    assert slots(directory) == []
+    assert os.stat(directory.path / move_page.NAME).st_ino == inode
+
+
+def test_there_is_room_for_so_many(directory: Directory) -> None:
+    page = MovePage()
+    page.made(directory)
+    most = move_page.BYTES // move_page.SLOT.size
+    assert all(page.ask(MoveRequest(1 + number, 1 + number, None, False)) for number in range(most))
+    assert not page.ask(MoveRequest(most + 1, most + 1, None, False))
