@@ -24,6 +24,8 @@ from mpsguard.linux.times import age
 
 _MOVE = 90.0
 """Seconds for a program to move: its second driver may wait for the lane, and the old one for its daemon."""
+_DRAIN = 600.0
+"""Seconds for all of a lane's."""
 _MOST_NAMED = 5
 """Processes that a line names."""
 
@@ -122,8 +124,9 @@ def move(
 ) -> None:
     """Move the work of a domain to its other lane: a planned takeover of every session with a standby that is ready.
 
-    Sessions without one stay where they are, as do clients that have none; new clients are brought to the lane on which
-    the work is. Exit 3 if a session was left behind, or if the next guard will not know of the move.
+    Unmodified programs with a second driver follow, one after the other. Sessions without a standby stay where they
+    are, as do clients that have neither; new clients are brought to the lane on which the work is. Exit 3 if a session
+    or such a program was left behind, or if the next guard will not know of the move.
 
     With PID: move an unmodified program, which needs the preload and a second driver (MPSGUARD_SECOND_DRIVER). It
     stands still for a moment, and goes on. If that fails, it stays where it is, and the exit status is 1.
@@ -134,7 +137,7 @@ def move(
         return
     if lane is not None or keep_old:
         raise click.UsageError("--lane and --keep-old are of one program: they need its PID")
-    result = session.ask("move", MoveArguments(domain), Switchover)
+    result = session.ask("move", MoveArguments(domain), Switchover, after=_DRAIN)
     if session.as_json:
         session.print_json(result)
     else:
@@ -142,12 +145,17 @@ def move(
             session.console.print(f"{key} goes on on {result.to}", markup=False)
         for key in result.left:
             session.console.print(f"{key} stays on {result.lane}: no standby of it is ready elsewhere", markup=False)
-        if not result.moved and not result.left:
+        for each in result.programs:
+            session.console.print(f"process {each} goes on on {result.to}", markup=False)
+        for program in result.programs_left:
+            session.console.print(program.why, markup=False)
+        if not result.moved and not result.left and not result.programs and not result.programs_left:
             session.console.print(f"no session is written from {result.lane}", markup=False)
         if result.unsaved is not None:
             session.console.print(f"the move could not be saved: {result.unsaved}", markup=False)
             session.console.print(f"the next guard will bring new work to {result.lane}", markup=False)
-    sys.exit(Exit.DEGRADED if result.left or result.unsaved is not None else Exit.OK)
+    incomplete = result.left or result.programs_left or result.unsaved is not None
+    sys.exit(Exit.DEGRADED if incomplete else Exit.OK)
 
 
 def show_moved(session: CliSession, wanted: MoveClientArguments) -> None:

@@ -6,6 +6,7 @@ second driver connect, takes its word, and has the old lane let go of it.
 
 import asyncio
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -16,6 +17,7 @@ from mpsguard.guard.broker.second_drivers import SecondDrivers
 from mpsguard.guard.broker.second_places import Move
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.control_api.messages.clients import ClientMoved
+from mpsguard.guard.control_api.messages.lanes import ProgramLeft
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.live_resize import share_refusal
 from mpsguard.guard.lanes import lane_state
@@ -107,6 +109,28 @@ class ProgramMoves:
         move = Move(self._lane(client, lane, share), share)
         self._check(client, move)
         return await self._moved(client, move, let_go=let_go)
+
+    def on(self, lane: str) -> list[int]:
+        """Return the clients of a lane that ask for a second driver and have not gone over; not those of sessions."""
+        return [
+            client.process.pid
+            for client in self._domain.clients.all()
+            if client.lane == lane
+            and client.second_driver is not None
+            and client.program is None
+            and client.moved_at is None
+            and client.went_over_at is None
+        ]
+
+    async def drain(self, pids: Iterable[int], lane: str) -> tuple[tuple[int, ...], tuple[ProgramLeft, ...]]:
+        """Move clients to a lane, one after the other; return those that moved, and why others did not."""
+        moved, left = [], []
+        for pid in pids:
+            try:
+                moved.append((await self.move(pid, lane, None, let_go=None)).pid)
+            except MoveError as error:
+                left.append(ProgramLeft(pid, str(error)))
+        return tuple(moved), tuple(left)
 
     def answered(self, process: ProcessKey, state: MoveState) -> None:
         """Take a client's answer."""

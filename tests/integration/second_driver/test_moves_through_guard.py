@@ -118,3 +118,30 @@ def test_after_a_move_the_old_lane_may_fault(guard: Guarded, built: Bench) -> No
     assert guard.client("--fault", "trap").expect("died")["error"] == 719
     assert served.ask() == {"event": "done", "code": 0}
     wait_for("the old lane recovers", lambda: guard.lane()["state"] == "ACTIVE")
+
+
+def test_a_lane_is_drained(guard: Guarded, built: Bench) -> None:
+    """Those that can move do, new clients come to where they are, and the others are named."""
+    served, other = Served(guard, built, "cold"), Served(guard, built, "hot")
+    assert [each.ask()["event"] for each in (served, other)] == ["done", "done"]
+    assert other.ask("managed")["event"] == "done"
+    done = guard.ctl("move")
+    assert done.returncode == 3
+    assert f"process {served.program.pid} goes on on default-1" in done.stdout
+    assert f"process {other.program.pid} stays on default-0: managed_memory" in done.stdout
+    assert [each.ask()["code"] for each in (served, other)] == [0, 0]
+    late = guard.client()
+    late.expect("started")
+    lanes = {each["process"]["pid"]: each["lane"] for each in guard.clients()}
+    assert lanes == {served.program.pid: "default-1", other.program.pid: "default-0", late.pid: "default-1"}
+
+
+def test_a_guard_that_ends_meanwhile_leaves_what_it_has_asked_for(guard: Guarded, built: Bench) -> None:
+    served = Served(guard, built, "cold")
+    ready(guard, served, "cold")
+    assert guard.ctl("move", str(served.program.pid)).returncode == 0
+    guard.kill()
+    guard.start()
+    client = wait_for("it is found", lambda: served.client(guard))
+    assert (client["lane"], client["moved_at"] is not None) == ("default-1", True)
+    assert served.ask() == {"event": "done", "code": 0}

@@ -62,17 +62,28 @@ class MoveArguments(msgspec.Struct):
     domain: str | None = None
 
 
+class ProgramLeft(msgspec.Struct, frozen=True):
+    """An unmodified program that stays where it is."""
+
+    pid: int
+    why: str
+
+
 class Switchover(msgspec.Struct, frozen=True):
     """The result of a failover or a planned switchover of one lane."""
 
     lane: str
     to: str | None
-    """The lane that continues the work; None if no session was moved."""
+    """The lane that continues the work; None if nothing was moved."""
     moved: tuple[SessionKey, ...]
     left: tuple[SessionKey, ...]
     """Sessions without a ready standby elsewhere, or with one that could not be promoted."""
     unsaved: str | None = None
     """Why the new active lane could not be saved: then the next guard will route new clients to ``lane``."""
+    programs: tuple[int, ...] = ()
+    """Unmodified programs that moved, by their pids."""
+    programs_left: tuple[ProgramLeft, ...] = ()
+    """Those that ask for a second driver, and stay."""
 
 
 class MpsArguments(msgspec.Struct):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
+
 from mpsguard.guard import config
 from mpsguard.guard.control_api.messages.lanes import (
     ClassesArguments,
@@ -68,9 +70,17 @@ async def _move(guard: Guard, arguments: MoveArguments) -> Switchover:
     domain = guard.domain(arguments.domain)
     if domain.lanes.spare is None:
         raise RequestError("failed", f"domain {domain.name!r} has one lane only (standby = true gives it another)")
-    if guard.vault is None:
+    was, to = domain.lanes.active.spec.name, domain.lanes.spare.spec.name
+    programs = domain.seconds.moves.on(was)
+    if guard.vault is None and not programs:
         raise RequestError("failed", "there is no vault, and so no session that could go on elsewhere")
-    return await guard.failover.move(domain.view)
+    done = Switchover(was, None, (), ()) if guard.vault is None else await guard.failover.move(domain.view)
+    if not programs:
+        return done
+    # Before they move: what comes meanwhile would be left behind.
+    unsaved = domain.view.move_to(to, was, "an operator said so", guard.events) or done.unsaved
+    moved, left = await domain.seconds.moves.drain(programs, to)
+    return msgspec.structs.replace(done, to=to, unsaved=unsaved, programs=moved, programs_left=left)
 
 
 async def _mps(guard: Guard, arguments: MpsArguments) -> CommandReply:
