@@ -16,7 +16,7 @@
     X(plain_small)      /* plain allocations, and why: slabs are switched off */                               \
     X(plain_async)      /* stream-ordered allocation with a driver that does not tell streams apart */         \
     X(plain_ipc)        /* not counted any more: memory of regions can be exported */                          \
-    X(plain_capture)    /* a stream capture is under way */                                                    \
+    X(plain_capture)    /* a stream capture in which the driver lets none be allocated, or puts it into the graph */ \
     X(plain_devices)    /* more than one device is visible */                                                  \
     X(plain_device)     /* the device lacks what a zone needs */                                               \
     X(plain_caller)     /* the calling library is one that gets plain memory */                                \

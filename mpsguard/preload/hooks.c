@@ -153,12 +153,12 @@ EXPORTED mg_result cuMemRetainAllocationHandle(mg_handle *handle, void *address)
 }
 
 // Entered before the driver begins: an allocation of another thread must not come in between.
-static process *capture_begins(const mg_driver *d, mg_stream stream) {
+static process *capture_begins(const mg_driver *d, mg_stream stream, int mode) {
     process *const p = process_get();
     mg_context context = NULL;
     if (p == NULL) return NULL;
     d->ctx_get_current(&context);
-    capture_begin(p, stream, context);
+    capture_begin(p, stream, context, mode);
     return p;
 }
 
@@ -167,23 +167,24 @@ static mg_result capture_ends(process *p, mg_stream stream, bool over, mg_result
     return result;
 }
 
-#define BEGIN_CAPTURE(name, member, parameters, arguments)            \
+#define BEGIN_CAPTURE(name, member, parameters, arguments, how)       \
     EXPORTED mg_result name parameters {                              \
         DRIVER_OR_FAIL(d, member);                                    \
-        process *const p = capture_begins(d, stream);                 \
+        process *const p = capture_begins(d, stream, how);            \
         const mg_result result = d->member arguments;                 \
         return capture_ends(p, stream, result != MG_SUCCESS, result); \
     }
-BEGIN_CAPTURE(cuStreamBeginCapture, stream_begin_capture, (mg_stream stream), (stream))
-BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, stream_begin_capture_ptsz, (mg_stream stream), (stream))
-BEGIN_CAPTURE(cuStreamBeginCapture_v2, stream_begin_capture_v2, (mg_stream stream, int mode), (stream, mode))
-BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, stream_begin_capture_v2_ptsz, (mg_stream stream, int mode), (stream, mode))
+BEGIN_CAPTURE(cuStreamBeginCapture, stream_begin_capture, (mg_stream stream), (stream), MG_CAPTURE_GLOBAL)
+BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, stream_begin_capture_ptsz, (mg_stream stream), (stream), MG_CAPTURE_GLOBAL)
+BEGIN_CAPTURE(cuStreamBeginCapture_v2, stream_begin_capture_v2, (mg_stream stream, int mode), (stream, mode), mode)
+BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, stream_begin_capture_v2_ptsz, (mg_stream stream, int mode), (stream, mode),
+              mode)
 #define TO_GRAPH \
     (mg_stream stream, void *graph, const void *nodes, const void *edges, size_t count, int mode)
 BEGIN_CAPTURE(cuStreamBeginCaptureToGraph, stream_begin_capture_to_graph, TO_GRAPH,
-              (stream, graph, nodes, edges, count, mode))
+              (stream, graph, nodes, edges, count, mode), mode)
 BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz, stream_begin_capture_to_graph_ptsz, TO_GRAPH,
-              (stream, graph, nodes, edges, count, mode))
+              (stream, graph, nodes, edges, count, mode), mode)
 
 // A capture that was broken ends here too, with its own errors (900 to 909); 901 is "invalidated". Others mean that the
 // stream was not capturing, or that it is the wrong thread's to end.

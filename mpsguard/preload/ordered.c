@@ -32,6 +32,12 @@ static uint64_t id_of(process *p, const mg_driver *d, mg_stream stream, context_
     return d->stream_get_id(stream, &id) == MG_SUCCESS ? id : 0;
 }
 
+// Whether the stream is in no capture, and waits for none.
+static bool is_free(const mg_driver *d, mg_stream stream) {
+    int status = MG_CAPTURE_NONE;
+    return d->stream_is_capturing != NULL && d->stream_is_capturing(stream, &status) == MG_SUCCESS && status == MG_CAPTURE_NONE;
+}
+
 // Memory that was freed, of a pool that we know.
 static waiting_found take(process *p, const context_entry *c, mg_pool handle, uint64_t size, uint64_t id) {
     pthread_mutex_lock(&p->lock);
@@ -80,7 +86,8 @@ mg_address ordered_allocate(const mg_driver *d, uint64_t size, mg_pool handle, m
     process *const p = process_get();
     if (p == NULL) return 0;
     // A stream that is captured can be asked whether it is, and nothing more: cuStreamGetId, for one, breaks the capture.
-    counter why = is_capturing(p) ? COUNT_plain_capture : is_supported(d) ? COUNTER_COUNT : COUNT_plain_async;
+    const bool captured = is_capturing(p) && !is_free(d, stream);
+    counter why = captured ? COUNT_plain_capture : is_supported(d) ? COUNTER_COUNT : COUNT_plain_async;
     const uint64_t id = why == COUNTER_COUNT ? id_of(p, d, stream, &c) : 0;
     if (why == COUNTER_COUNT && c.context == NULL) return 0;
     if (why == COUNTER_COUNT) why = placement_objection(p, d, &c, size, caller);

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "capture.h"
 #include "counters.h"
 #include "lookup.h"
 #include "region.h"
@@ -102,7 +103,6 @@ static bool is_plain_caller(const process *p, const void *caller) {
 
 counter placement_objection(process *p, const mg_driver *d, const context_entry *c, uint64_t size, const void *caller) {
     if (takeover_happened()) return COUNT_plain_taken_over;
-    if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return COUNT_plain_capture;
     if (several_devices(p, d)) return COUNT_plain_devices;
     if (size <= SLAB_MOST && (!p->set.slabs || p->set.alignment > SLAB_ALIGNMENT_MOST)) return COUNT_plain_small;
     if (is_plain_caller(p, caller)) return COUNT_plain_caller;
@@ -128,12 +128,15 @@ static counter serve(process *p, const mg_driver *d, const context_entry *c, poo
 
 mg_address placement_serve(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size) {
     mg_address address = 0;
+    const bool captured = atomic_load_explicit(&p->captures, memory_order_acquire) > 0;
+    const int mode = captured ? streams_relax(d) : 0;
     counter why = serve(p, d, c, of, size, &address);
     // What was freed in stream order may be all that is missing.
     if (why != COUNTER_COUNT && atomic_load_explicit(&p->waiting_count, memory_order_acquire) > 0) {
         streams_ask(p, d, NULL);
         if (waiting_release_all(p, d)) why = serve(p, d, c, of, size, &address);
     }
+    if (captured) streams_unrelax(d, mode);
     counter_add(why != COUNTER_COUNT ? why : size <= SLAB_MOST ? COUNT_placed_small : COUNT_placed);
     return address;
 }
@@ -155,7 +158,8 @@ mg_address placement_allocate(const mg_driver *d, uint64_t size, const void *cal
     process *const p = process_get();
     if (p == NULL || !placement_context(p, d, &c)) return 0;
     placement_drain(p, d);
-    const counter why = placement_objection(p, d, &c, size, caller);
+    const counter why =
+        capture_lets_allocate(p, d) ? placement_objection(p, d, &c, size, caller) : COUNT_plain_capture;
     if (why == COUNTER_COUNT) return placement_serve(p, d, &c, NULL, size);
     counter_add(why);
     return 0;

@@ -27,6 +27,8 @@ typedef struct {
 typedef struct {
     mg_stream stream;
     mg_context context;
+    int mode;
+    const void *thread;  // the address of a variable of its own
 } capture_entry;
 
 typedef struct {
@@ -58,7 +60,7 @@ enum {
 typedef struct {
     _Atomic uint64_t owner;  // PROCESS_OWNER, or 0 in a child
     settings set;
-    // Written without the lock: they only say "plain from now on", or how many.
+    // Written without the lock (captures: with it): they only say "plain from now on", or how many.
     _Atomic int captures;
     _Atomic bool green;
     _Atomic int devices;  // visible ones; 0: not asked yet

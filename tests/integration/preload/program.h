@@ -22,7 +22,7 @@
     } while (0)
 
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuCtxGetCurrent(void **);
-extern int cuCtxCreate_v2(void **, unsigned, int);
+extern int cuCtxCreate_v2(void **, unsigned, int), cuThreadExchangeStreamCaptureMode(int *), cuStreamBeginCapture(void *);
 
 typedef struct {
     const char *name;

@@ -1,4 +1,5 @@
 // Allocations that stay plain, and failures on the way to a region.
+#include <pthread.h>
 #include <string.h>
 
 #include "program.h"
@@ -19,13 +20,93 @@ static void all_plain(const api *cuda) {
     check_nothing_left(cuda);
 }
 
+// What the driver says of an allocation, to a thread of that mode, it says with the preload as well, and the capture breaks.
+static void refuses(const api *cuda, int mode, void *stream) {
+    uint64_t address = 0;
+    size_t pitch;
+    void *graph;
+    int before = mode;
+    CHECK(cuThreadExchangeStreamCaptureMode(&before) == 0);
+    CHECK(cuda->cuMemAlloc_v2(&address, 4 * MIB) == 900 && cuda->cuMemAlloc_v2(&address, 100) == 900);
+    CHECK(cuda->cuMemAllocPitch_v2(&address, &pitch, 5000, 4, 4) == 900 && address == 0);
+    CHECK(cuThreadExchangeStreamCaptureMode(&before) == 0 && before == mode);
+    CHECK(cuda->cuStreamEndCapture(stream, &graph) == 901);
+}
+
+// One that the driver lets the thread make is placed, and breaks nothing; nor does the thread's mode change.
+static void lets(const api *cuda, int mode) {
+    int before = mode;
+    CHECK(cuThreadExchangeStreamCaptureMode(&before) == 0);
+    const uint64_t large = allocated(cuda, 4 * MIB), small = allocated(cuda, 100);
+    CHECK(is_placed(large) && is_placed(small) && stub_violations() == 0);
+    CHECK(cuda->cuMemFree_v2(large) == 0 && cuda->cuMemFree_v2(small) == 0);
+    CHECK(cuThreadExchangeStreamCaptureMode(&before) == 0 && before == mode);
+}
+
+typedef struct {
+    const api *cuda;
+    void *context, *stream;
+    int mode;
+    bool ends;
+} other_capture;
+
+static void *captures_elsewhere(void *argument) {
+    const other_capture *const c = argument;
+    void *graph;
+    CHECK(cuCtxSetCurrent(c->context) == 0);
+    if (!c->ends) CHECK(c->cuda->cuStreamBeginCapture_v2(c->stream, c->mode) == 0);
+    else CHECK(c->cuda->cuStreamEndCapture(c->stream, &graph) == 0);
+    return NULL;
+}
+
+static void elsewhere(other_capture c, bool ends) {
+    pthread_t thread;
+    c.ends = ends;
+    CHECK(pthread_create(&thread, NULL, captures_elsewhere, &c) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+// In each mode of the capture and of the thread, in the thread's own captures and in another one's.
+static void capture_modes(const api *cuda) {
+    enum { GLOBAL, THREAD, RELAXED };
+    void *stream, *graph;
+    other_capture other = {.cuda = cuda};
+    cuCtxGetCurrent(&other.context);
+    CHECK(cuda->cuStreamCreate(&stream, 1) == 0 && cuda->cuStreamCreate(&other.stream, 1) == 0);
+    for (int capture = GLOBAL; capture <= RELAXED; ++capture) {
+        for (int thread = GLOBAL; thread <= RELAXED; ++thread) {
+            CHECK(cuda->cuStreamBeginCapture_v2(stream, capture) == 0);
+            if (thread == RELAXED || capture == RELAXED) {
+                lets(cuda, thread);
+                CHECK(cuda->cuStreamEndCapture(stream, &graph) == 0);
+            } else {
+                refuses(cuda, thread, stream);
+            }
+            other.mode = capture;
+            elsewhere(other, false);
+            if (thread == GLOBAL && capture == GLOBAL) refuses(cuda, thread, other.stream);
+            else lets(cuda, thread);
+            if (thread != GLOBAL || capture != GLOBAL) elsewhere(other, true);
+        }
+    }
+    // As without a mode.
+    CHECK(cuStreamBeginCapture(stream) == 0);
+    lets(cuda, RELAXED);
+    refuses(cuda, THREAD, stream);
+    // The driver that cannot tell a thread's mode is asked itself.
+    CHECK(cuda->cuStreamBeginCapture_v2(stream, RELAXED) == 0);
+    stub_fail("cuThreadExchangeStreamCaptureMode", 1, 1);
+    plain(cuda, 4 * MIB);
+    CHECK(cuda->cuStreamEndCapture(stream, &graph) == 0);
+    // What was freed during captures goes with the next one.
+    CHECK(cuda->cuMemFree_v2(allocated(cuda, 4 * MIB)) == 0);
+    check_nothing_left(cuda);
+}
+
 static void capture(const api *cuda) {
     void *stream, *graph;
     CHECK(cuda->cuStreamCreate(&stream, 1) == 0);
     const uint64_t large = allocated(cuda, 4 * MIB), small = allocated(cuda, 4096);
     CHECK(cuda->cuStreamBeginCapture_v2(stream, 2) == 0);
-    plain(cuda, 4 * MIB);
-    plain(cuda, 100);
     CHECK(cuda->cuMemFree_v2(large) == 0 && cuda->cuMemFree_v2(small) == 0);
     CHECK(cuda->cuMemFree_v2(large) == 1 && cuda->cuMemFree_v2(small) == 1);
     CHECK(stub_count("mappings") == 2);  // put off: waiting would break the capture
@@ -40,7 +121,8 @@ static void capture(const api *cuda) {
     CHECK(cuda->cuStreamBeginCapture_v2(stream, 0) == 1);
     CHECK(is_placed(allocated(cuda, 4 * MIB)));
     CHECK(cuda->cuStreamBeginCapture_v2(stream, 0) == 0);
-    plain(cuda, 4 * MIB);
+    uint64_t none;
+    CHECK(cuda->cuMemAlloc_v2(&none, 4 * MIB) == 900);
     CHECK(cuda->cuStreamDestroy_v2(stream) == 0);
     CHECK(is_placed(allocated(cuda, 4 * MIB)));
     check_nothing_left(cuda);
@@ -136,7 +218,7 @@ static void limit(const api *cuda) {
 
 const scenario scenarios_of_fallback[] = {
     {"all_plain", all_plain},
-    {"capture", capture},     {"green", green},   {"failures", failures},
+    {"capture", capture}, {"capture_modes", capture_modes},     {"green", green},   {"failures", failures},
     {"out_of_memory", out_of_memory}, {"makes_room", makes_room}, {"limit", limit},
     {NULL, NULL},
 };

@@ -40,8 +40,9 @@ static void while_captured(const api *cuda) {
     CHECK(cuda->cuMemAllocAsync(&third, 4 * MIB, captured) == 0 && !is_placed(third));
     CHECK(stub_violations() == 0);  // the captured stream was asked nothing
     CHECK(cuda->cuMemFree_v2(third) == 0);
-    CHECK(cuda->cuMemAllocAsync(&third, 4 * MIB, stream) == 0 && !is_placed(third));
-    CHECK(stub_count("mappings") == 2 && stub_violations() == 0);
+    // Not in the capture: the stream is another one.
+    CHECK(cuda->cuMemAllocAsync(&third, 4 * MIB, stream) == 0 && is_placed(third));
+    CHECK(stub_violations() == 0);
     CHECK(cuda->cuMemFreeAsync(third, stream) == 0);
     CHECK(cuda->cuStreamEndCapture(captured, &graph) == 0);
     CHECK(cuda->cuCtxSynchronize() == 0);

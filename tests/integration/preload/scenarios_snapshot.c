@@ -30,7 +30,7 @@ static void snapshot_target(const api *cuda) {
     stub_work(stream, held);
     CHECK(cuda->cuMemFreeAsync(held, stream) == 0);
     CHECK(cuda->cuStreamBeginCapture_v2(stream, 0) == 0);
-    CHECK(cuda->cuMemAlloc_v2(&plain, MIB) == 0 && !is_placed(plain));
+    CHECK(cuda->cuMemAllocAsync(&plain, MIB, stream) == 0 && !is_placed(plain));
     CHECK(cuda->cuStreamEndCapture(stream, &graph) == 0);
     const pid_t child = fork();
     if (child == 0) {

@@ -26,6 +26,7 @@ extern bool initialised;
 extern pthread_mutex_t lock;
 extern _Atomic long violations;
 extern _Atomic int capturing;
+int streams_refuse(void);
 extern __thread int current_context;
 
 bool is_live_context(int context);

@@ -339,7 +339,7 @@ int release(uint64_t address, bool wait) {
 }
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t size) {
     ENTER;
-    return allocate(address, size, 0);
+    return streams_refuse() != 0 ? 900 : allocate(address, size, 0);
 }
 // The 32-bit one of before CUDA 3.2, told apart by its answer.
 EXPORT int cuMemAlloc(unsigned *address, unsigned size) { return (void)address, (void)size, 801; }
@@ -352,7 +352,7 @@ EXPORT int cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, si
     ENTER;
     if (element != 4 && element != 8 && element != 16) return 1;
     *pitch = (width + 511) & ~(size_t)511;
-    return allocate(address, *pitch * height, 0);
+    return streams_refuse() != 0 ? 900 : allocate(address, *pitch * height, 0);
 }
 EXPORT int cuMemGetInfo_v2(size_t *available, size_t *total) {
     ENTER;

@@ -7,13 +7,15 @@
 #include "stub_internal.h"
 
 enum { STATES = 8192, HANDLES = 512, USES = 8192, EVENTS = 4096, POOLS = 64, CONTEXTS = 64 };
-enum { NOT_READY = 600, UNSUPPORTED = 900, IMPLICIT = 906, INVALID = 1, WRONG_CONTEXT = 201, WRONG_HANDLE = 400 };
+enum { NOT_READY = 600, UNSUPPORTED = 900, INVALIDATED = 901, IMPLICIT = 906, INVALID = 1, WRONG_CONTEXT = 201, WRONG_HANDLE = 400 };
 
 // A stream's own part, which outlives its handle: work that was enqueued goes on.
 typedef struct {
     int context;
     long enqueued, over;
-    bool captured;
+    bool captured, broken;
+    int mode;            // of the capture
+    const void *thread;  // in which it began
 } state;
 
 static state states[STATES];  // 0: none. Its index is its id.
@@ -166,34 +168,49 @@ EXPORT int cuThreadExchangeStreamCaptureMode(int *other) {
     *other = before;
     return 0;
 }
-// What a thread may not do while a stream is captured, lest the capture break.
+// What a thread may not do, in its mode, during captures of its own and of others, and what breaks them (measured with 580).
+int streams_refuse(void) {
+    bool refused = false;
+    pthread_mutex_lock(&lock);
+    for (int i = 1; i < state_count && mode != 2; ++i) {
+        state *const s = &states[i];
+        const bool prohibits = s->captured && (s->thread == &mode ? s->mode != 2 : mode == 0 && s->mode == 0);
+        if (prohibits) refused = s->broken = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return refused ? UNSUPPORTED : 0;
+}
+// The preload may not do it: the capture would break.
 static int unsafe(void) {
-    if (capturing == 0 || mode == 2) return 0;
+    if (capturing == 0 || streams_refuse() == 0) return 0;
     ++violations;
     return UNSUPPORTED;
 }
-static int capture(void *stream, bool per_thread, bool begin) {
+static int capture(void *stream, bool per_thread, bool begin, int how) {
     pthread_mutex_lock(&lock);
     const int of = state_of(stream, per_thread);
-    const bool allowed = of != 0 && states[of].captured != begin;
-    if (allowed) states[of].captured = begin, capturing += begin ? 1 : -1;
-    pthread_mutex_unlock(&lock);
-    return allowed ? 0 : 401;
-}
-#define BEGIN(name, per_thread, parameters) \
-    EXPORT int name parameters {            \
-        ENTER;                              \
-        return capture(stream, per_thread, true); \
+    const bool allowed = of != 0 && states[of].captured != begin, broken = allowed && !begin && states[of].broken;
+    if (allowed) {
+        states[of].captured = begin, capturing += begin ? 1 : -1;
+        states[of].mode = how, states[of].thread = &mode, states[of].broken = false;
     }
-BEGIN(cuStreamBeginCapture, false, (void *stream))
-BEGIN(cuStreamBeginCapture_ptsz, true, (void *stream))
-BEGIN(cuStreamBeginCapture_v2, false, (void *stream, __attribute__((unused)) int how))
-BEGIN(cuStreamBeginCapture_v2_ptsz, true, (void *stream, __attribute__((unused)) int how))
+    pthread_mutex_unlock(&lock);
+    return allowed ? broken ? INVALIDATED : 0 : 401;
+}
+#define BEGIN(name, per_thread, parameters, how) \
+    EXPORT int name parameters {                 \
+        ENTER;                                   \
+        return capture(stream, per_thread, true, how); \
+    }
+BEGIN(cuStreamBeginCapture, false, (void *stream), 0)
+BEGIN(cuStreamBeginCapture_ptsz, true, (void *stream), 0)
+BEGIN(cuStreamBeginCapture_v2, false, (void *stream, int how), how)
+BEGIN(cuStreamBeginCapture_v2_ptsz, true, (void *stream, int how), how)
 #define END(name, per_thread)                      \
     EXPORT int name(void *stream, void **graph) {  \
         ENTER;                                     \
         *graph = NULL;                             \
-        return capture(stream, per_thread, false); \
+        return capture(stream, per_thread, false, 0); \
     }
 END(cuStreamEndCapture, false)
 END(cuStreamEndCapture_ptsz, true)

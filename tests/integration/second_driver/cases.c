@@ -41,7 +41,7 @@ extern int cuMemFree_v2(address), cuMemMap(address, size_t, size_t, unsigned lon
 extern int cuMemAddressReserve(address *, size_t, size_t, address, unsigned long long), cuMemSetAccess(address, size_t, const void *, size_t);
 extern int cuMemsetD32_v2_ptds(address, unsigned, size_t), cuCtxSetLimit(int, size_t), cuFuncSetAttribute(void *, int, int), cuMemGetInfo_v2(size_t *, size_t *), cuMemAllocFromPoolAsync(address *, size_t, void *, void *), cuMemcpyAsync(address, address, size_t, void *);
 extern int cuDriverGetVersion(int *), cuMemRelease(unsigned long long);
-extern int cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **), cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
+extern int cuThreadExchangeStreamCaptureMode(int *), cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **), cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
 extern int cuGraphLaunch(void *, void *), cuGraphDestroy(void *), cuGraphExecDestroy(void *), cuGraphGetNodes(void *, void **, size_t *);
 extern int cuMemGetAllocationPropertiesFromHandle(void *, unsigned long long), cuIpcGetMemHandle(void *, address);
 
@@ -1050,6 +1050,12 @@ static void *instance_of(void (*fill)(void)) {
     return instance;
 }
 
+static void one_kernel_in(address at) {
+    const address n = 4, a = 3, b = 1;
+    void *parameters[] = {&at, (void *)&n, (void *)&a, (void *)&b};
+    DO(cuLaunchKernel(function("affine"), 1, 1, 1, 4, 1, 1, 0, stream, parameters, NULL));
+}
+
 static void one_kernel(void) { launch(function("affine"), stream); }
 
 static void graph_used_after(void) {
@@ -1060,6 +1066,52 @@ static void graph_used_after(void) {
     DO(cuStreamSynchronize(stream));
     expect(4, "content");
     DO(cuGraphExecDestroy(instance));
+}
+
+// As PyTorch allocates in a capture: in relaxed mode, and from then on the graph computes there.
+static void two_buffers_more(void) {
+    int mode = 2;
+    address small, large;
+    DO(cuThreadExchangeStreamCaptureMode(&mode));
+    DO(cuMemAlloc_v2(&small, 4096));
+    DO(cuMemAlloc_v2(&large, 3 << 20));
+    DO(cuThreadExchangeStreamCaptureMode(&mode));
+    if (mode != 2) wrong("the mode of the thread");
+    DO(cuMemcpyDtoDAsync_v2(small, buffer, 16, stream));
+    DO(cuMemcpyDtoDAsync_v2(large + (2 << 20), small, 16, stream));
+    one_kernel_in(large + (2 << 20));
+    DO(cuMemcpyDtoDAsync_v2(buffer, large + (2 << 20), 16, stream));
+}
+
+static void graph_with_memory_of_its_own(void) {
+    void *const instance = instance_of(two_buffers_more);
+    set(1);
+    settle();
+    DO(cuGraphLaunch(instance, stream));
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+    settle();
+    DO(cuGraphLaunch(instance, stream));
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(13, "content afterwards");
+    DO(cuGraphLaunch(instance, stream));
+    DO(cuStreamSynchronize(stream));
+    expect(40, "content of the end");
+}
+
+// The driver says so as well, and the program is none the worse.
+static void memory_refused_in_a_capture(void) {
+    void *graph = NULL;
+    address more = 0;
+    DO(cuStreamBeginCapture_v2(stream, 0));
+    if (cuMemAlloc_v2(&more, 3 << 20) != 900 || more != 0) wrong("it was not refused");
+    if (cuStreamEndCapture(stream, &graph) != 901) wrong("the capture goes on");
+    set(1);
+    fault();
+    launch(function("affine"), stream);
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
 }
 
 static void graph_in_flight(void) {
@@ -1530,7 +1582,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
     CASE(memory_of_a_pool), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
     CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after),
-    CASE(graph_in_flight), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
+    CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
     CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition),
 };

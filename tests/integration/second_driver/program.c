@@ -286,7 +286,7 @@ static void launch_trap(worker *w) {
     DO(cuLaunchKernel(trap, 1, 1, 1, 1, 1, 1, 0, next(w) % 2 ? w->stream : w->side, parameters, NULL));
 }
 
-// Before the threads run: while one captures, memory that another one allocates is the driver's own.
+// Before the threads run: while one captures, the others may not allocate.
 static void prepare(worker *w) {
     DO(cuStreamCreate(&w->stream, 1));
     DO(cuStreamCreate(&w->side, 1));

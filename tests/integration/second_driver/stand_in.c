@@ -10,6 +10,8 @@
 //   * memory is exported after the fault too, and outlives the copy that made it;
 //   * where there is no pipe directory, it runs outside of MPS: a fault of its own kernels is that of no lane;
 //   * memory that several copies have mapped at an address is there until the last of them unmaps it;
+//   * cuMemAlloc, cuMemHostRegister and cuEventQuery break captures (900, and 901 at the end) as the mode of the thread and
+//     that of the capture say; to create, reserve, map and export memory breaks none;
 //   * a kernel that reaches for memory that is not mapped in its copy faults: outside of MPS the word for it is 700.
 //
 // Work is queued, and done when something waits for it; with STAND_IN_SEED, by chance also before.
@@ -60,7 +62,7 @@ typedef struct operation {
     struct operation *next;
 } operation;
 // What was captured, in the order of the calls, which is one in which it can be done.
-typedef struct graph { const void *of_copy; struct stream *origin; operation *first, **last; uint64_t id; bool broken; } graph;
+typedef struct graph { const void *of_copy; struct stream *origin; operation *first, **last; uint64_t id; bool broken; int mode; const void *thread; } graph;
 typedef struct stream { const void *of_copy; operation *first, **last; uint64_t enqueued, done; bool gone, blocking, torn; graph *captured; } stream;
 typedef struct event { const void *of_copy; stream *in; uint64_t behind; graph *captured; } event;
 typedef struct { int fd; uint64_t size; int references; } memory;
@@ -347,6 +349,24 @@ EXPORT int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority
 }
 EXPORT int cuStreamCreate(stream **out, unsigned flags) { return cuStreamCreateWithPriority(out, flags, 0); }
 EXPORT int cuStreamDestroy_v2(stream *s) { BEGIN; own(s); finish(s, UINT64_MAX); s->gone = true; END(OK); }
+enum { GLOBAL_MODE = 0, RELAXED_MODE = 2 };
+static __thread int capture_mode;
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
+    const int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return OK;
+}
+// What this thread may not do meanwhile, and which captures it breaks. Under the lock.
+static bool breaks_captures(void) {
+    bool any = false;
+    for (size_t i = 0; i < stream_count && capture_mode != RELAXED_MODE; ++i) {
+        graph *const g = streams[i]->captured;
+        if (g == NULL) continue;
+        if (g->thread == &capture_mode ? g->mode != RELAXED_MODE : capture_mode == GLOBAL_MODE && g->mode == GLOBAL_MODE) any = g->broken = true;
+    }
+    return any;
+}
 // A capture ends when its stream is asked or waited for.
 static bool breaks_capture(stream *s) { return s->captured != NULL && (s->captured->broken = true); }
 static int wait_for(void *h) { BEGIN; if (breaks_capture(of(h))) END(CAPTURE_UNSUPPORTED); finish(of(h), UINT64_MAX); END_OF_WAIT; }
@@ -372,6 +392,7 @@ EXPORT int cuEventElapsedTime(float *ms, event *a, event *b) { BEGIN; own(a); ow
 EXPORT int cuEventQuery(event *e) {
     BEGIN;
     own(e);
+    if (breaks_captures()) END(CAPTURE_UNSUPPORTED);
     if (e->in == NULL || e->in->done >= e->behind) END(OK);
     finish(e->in, e->in->done + 1);
     END(is_lost() ? loss : NOT_READY);
@@ -559,11 +580,10 @@ EXPORT int cuMemsetD32Async(uint64_t to, unsigned v, size_t n, void *h) { return
 // Graphs.
 EXPORT int cuStreamBeginCapture_v2(void *h, int mode) {
     static uint64_t captures;
-    (void)mode;
     BEGIN;
     if (of(h) == &default_stream || of(h)->captured != NULL) END(CAPTURE_UNSUPPORTED);
     graph *const g = calloc(1, sizeof *g);
-    *g = (graph){.of_copy = &primary, .origin = of(h), .last = &g->first, .id = ++captures};
+    *g = (graph){.of_copy = &primary, .origin = of(h), .last = &g->first, .id = ++captures, .mode = mode, .thread = &capture_mode};
     of(h)->captured = g;
     END(OK);
 }
@@ -722,6 +742,7 @@ EXPORT int cuMemImportFromShareableHandle(unsigned long long *out, void *fd, int
 }
 EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size) {
     BEGIN;
+    if (breaks_captures()) END(CAPTURE_UNSUPPORTED);
     void *const at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     plain[plain_count++] = (range){(uintptr_t)at, size, 0};
     *out = (uintptr_t)at;
@@ -742,6 +763,7 @@ EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
     (void)f;
     MAY_FAIL;
     BEGIN;
+    if (breaks_captures()) END(CAPTURE_UNSUPPORTED);
     if (p == NULL || n == 0 || pinned_count == MOST) END(INVALID);
     pinned[pinned_count++] = (range){(uintptr_t)p, n, 0};
     END(OK);

@@ -17,14 +17,18 @@ SPARE: Final = 4096
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["graph_used_after", "captured_after", "graphs_of_threads"])
+@pytest.mark.parametrize(
+    "name", ["graph_used_after", "captured_after", "graphs_of_threads", "memory_refused_in_a_capture"]
+)
 def test_a_program_with_graphs_that_is_idle_goes_on(built: Bench, tmp_path: Path, mode: str, name: str) -> None:
     ended = built.case(tmp_path, mode, name)
     assert (ended.said, ended.reason, ended.repeated) == ("survived", None, 0)
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["graph_in_flight", "graph_of_two_streams", "captured_for_long"])
+@pytest.mark.parametrize(
+    "name", ["graph_in_flight", "graph_of_two_streams", "captured_for_long", "graph_with_memory_of_its_own"]
+)
 def test_a_graph_in_flight_is_launched_again(built: Bench, tmp_path: Path, mode: str, name: str) -> None:
     ended = built.case(tmp_path, mode, name, spare=SPARE)
     assert (ended.said, ended.reason) == ("survived", None)
