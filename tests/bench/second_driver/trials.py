@@ -74,12 +74,19 @@ class Undisturbed:
 
 
 def rows(
-    program: str, trials: Sequence[Trial], undisturbed: Undisturbed, wanted: int, note: str, *, state: State
+    program: str,
+    trials: Sequence[Trial],
+    undisturbed: Undisturbed,
+    wanted: int,
+    note: str,
+    *,
+    state: State,
+    modes: Sequence[Mode] = tuple(Mode),
 ) -> Iterator[Finding]:
     """Of one program: of each mode, how many go on, what they computed, and how long it took."""
     mine = [each for each in trials if each.program == program]
     stock = [each for each in mine if each.mode is None]
-    for mode in Mode:
+    for mode in modes:
         made = [each for each in mine if each.mode is mode]
         name = f"{program}, {mode}" if state is State.IDLE else f"{program}, {mode}, {state}"
         yield _going_on(name, made, stock, wanted, note, state=state)

@@ -11,7 +11,7 @@ from tests.bench.core.bench import Bench
 from tests.bench.core.errors import SuiteError
 from tests.bench.core.events import Event, Outcome
 from tests.bench.core.finding import Finding
-from tests.bench.second_driver import alone, busy, cost, idle, moves, second, trials
+from tests.bench.second_driver import alone, busy, compiled, cost, idle, moves, second, trials
 from tests.bench.second_driver.programs import CPP, State, cublas
 from tests.bench.second_driver.second import Mode, Takeover
 from tests.bench.second_driver.trials import Trial, Undisturbed
@@ -88,6 +88,20 @@ def test_a_fault_that_harms_no_stock_program_proves_nothing(bench: Bench, monkey
     assert (row.row.value, row.row.holds) == (1, False)
     assert "did not strike" in row.note
     assert f"{CPP}, cold: takeover" not in found
+
+
+@pytest.mark.slow(seconds=30, reason="starts daemons and clients on the simulated stack")
+def test_a_fault_that_ends_no_lane_is_tried_again_and_proves_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "FAULT", "assert")
+    monkeypatch.setattr(compiled, "_ATTEMPTS", 2)
+    said: list[str] = []
+    found = by_name(compiled.measure(Bench(bench.root, bench.programs, True, said.append)))
+    row = found["second driver: repetitions not made or not proven"]
+    assert (row.row.value, row.row.count, row.row.holds) == (2, 2, False)
+    assert [each.split(":")[0] for each in said if "did not strike" in each] == ["idle", "busy"] * 2
+    assert not found[f"{CPP}, cold: results equal to those of an undisturbed run, bit for bit"].row.holds
 
 
 @pytest.mark.slow(seconds=20, reason="starts daemons and clients on the simulated stack")
