@@ -150,7 +150,7 @@ typedef struct {
 } attempt;
 
 // Stops the program, and lets it go on in the second driver, or as it was.
-static attempt stop_and_move(const request *asked, memory_list **first, steps *of) {
+static attempt stop_and_move(const request *asked, memory_list **first, steps *of, double prepared) {
     reason why;
     pthread_mutex_lock(&lock);
     attempt made = {.answer = ANSWER_FAILED};
@@ -170,6 +170,9 @@ static attempt stop_and_move(const request *asked, memory_list **first, steps *o
             *first = memory_all();
             log_end(REASON_second_fault, "");
             made.answer = ANSWER_MOVED;
+            of->context = prepared;
+            // Before any thread goes on: it may end the program.
+            report("moved", NULL, "", steps_since(of), of);
             atomic_store_explicit(&moved, true, memory_order_release);
             atomic_store_explicit(&at_hand, copies_second(), memory_order_release);
             say(CLAIM_MOVED, REASON_COUNT);
@@ -198,13 +201,14 @@ static void move_as_asked(const request *asked) {
     if (made.reason == NULL)
         for (const double until = steps_now() + IDLE_MS; !work_is_idle() && steps_now() < until;) pause_ms(IDLE_LOOK_MS);
     steps stopped = steps_begin();
-    if (made.reason == NULL) made = stop_and_move(asked, &first, &stopped);
+    if (made.reason == NULL) made = stop_and_move(asked, &first, &stopped, prepared);
     const double paused = steps_since(&stopped);
     stopped.context = prepared;
-    if (made.answer == ANSWER_MOVED) move_close(takeover_context(), first, asked);
     beside_want_share(0);
-    report(made.answer == ANSWER_MOVED ? "moved" : made.answer == ANSWER_BUSY ? "busy" : "not_moved", made.reason,
-           made.step != NULL ? made.step : "", paused, &stopped);
+    if (made.answer == ANSWER_MOVED)
+        move_close(takeover_context(), first, asked);
+    else
+        report(made.answer == ANSWER_BUSY ? "busy" : "not_moved", made.reason, made.step != NULL ? made.step : "", paused, &stopped);
     request_say(asked, made.answer, prepared, paused, made.reason);
 }
 

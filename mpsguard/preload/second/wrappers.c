@@ -479,6 +479,8 @@ void wrappers_note_unknown(const char *symbol) {
 // Whether the first driver is to be asked: it knows what it has made.
 static bool is_asked_of_first(function_id id, const word *a) {
     if (functions[id].role != ROLE_ask) return false;
+    // Whether there is a primary context: the first one may say that its has ended.
+    if (id == FUNCTION_cuDevicePrimaryCtxGetState && takeover_was_move()) return false;
     for (size_t i = 0; i < functions[id].count; ++i)
         if (functions[id].kinds[i] == KIND_CONTEXT && a[i] != 0 && a[i] != takeover_context()) return false;
     return true;

@@ -141,6 +141,8 @@ class Bench:
         report = work / "report"
         for directory in (first, second, work):
             directory.mkdir(parents=True, exist_ok=True)
+        # The guard's page, on which program.c asks itself.
+        (second / "moves").touch()
         base = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "MPSGUARD_", "CUDA_"))}
         settings = library.PreloadSettings(
             second_driver=library.SecondDriver(mode),

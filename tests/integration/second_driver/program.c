@@ -4,7 +4,7 @@
 //
 // WHEN: idle (the fault comes while no stream has work), any (at any operation), late (at any one behind the middle), never;
 // culprit (late, by a kernel of its own); move (it is moved, so often as REQUESTS says, or until it has moved, and there is no fault);
-// both (it is moved, and the fault comes at any operation).
+// both (it is moved, and the fault comes at any operation); other (likewise, and it is the other lane's).
 //
 // Prints "survived", "lost CODE" if a call failed with CODE, or "WRONG ..." and ends with 1 if anything was not as it would have
 // been. The fault is a file in the pipe directory.
@@ -42,7 +42,7 @@ enum { ELEMENTS = 1024, BYTES = 4 * ELEMENTS, SLOTS = 3 };
 
 static void *context, *affine, *combine, *count, *trap;
 static int threads, operations;
-static bool at_idle, at_any, at_late, is_culprit, moves;
+static bool at_idle, at_any, at_late, is_culprit, moves, is_of_other;
 static int requests = 1;
 static _Atomic int answered;  // requests
 static pthread_barrier_t barrier;
@@ -82,7 +82,7 @@ static uint32_t next(worker *w) { return (uint32_t)rand_r(&w->seed) ^ ((uint32_t
 
 static void tell_lane(const char *what) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/%s", getenv("CUDA_MPS_PIPE_DIRECTORY"), what);
+    snprintf(path, sizeof path, "%s/%s", getenv(is_of_other ? "MPSGUARD_SECOND_PIPE_DIRECTORY" : "CUDA_MPS_PIPE_DIRECTORY"), what);
     close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
 }
 
@@ -376,8 +376,9 @@ int main(int argc, char **argv) {
     at_idle = strcmp(argv[4], "idle") == 0;
     at_any = strcmp(argv[4], "any") == 0;
     is_culprit = strcmp(argv[4], "culprit") == 0;
-    moves = strcmp(argv[4], "move") == 0 || strcmp(argv[4], "both") == 0;
-    if (strcmp(argv[4], "both") == 0) at_any = true;
+    is_of_other = strcmp(argv[4], "other") == 0;
+    moves = strcmp(argv[4], "move") == 0 || strcmp(argv[4], "both") == 0 || is_of_other;
+    if (strcmp(argv[4], "both") == 0 || is_of_other) at_any = true;
     if (argc == 7) requests = atoi(argv[6]);
     at_late = is_culprit || strcmp(argv[4], "late") == 0;
     void *module, *const image = read_file(argv[5]);

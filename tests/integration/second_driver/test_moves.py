@@ -99,6 +99,23 @@ def test_a_fault_before_or_after_a_move_makes_nothing_wrong(built: Bench, tmp_pa
         schedule(built, tmp_path / str(seed), seed, "both")
 
 
+def test_a_fault_of_the_other_lane_undoes_a_move_and_hurts_none_that_stayed(built: Bench, tmp_path: Path) -> None:
+    for seed in range(500, 510):
+        dice = random.Random(seed)
+        ended = built.run(
+            tmp_path / str(seed),
+            dice.choice(MODES),
+            seed,
+            threads=dice.randint(1, 6),
+            operations=dice.randint(20, 200),
+            when="other",
+            STAND_IN_SEED=str(seed),
+        )
+        moved = any(each["outcome"] == "moved" for each in ended.attempts)
+        # After the commit it is the fault of its own lane, and it has no other driver.
+        assert ended.said.startswith("survived") or (moved and ended.said == "lost 719"), ended
+
+
 @pytest.mark.soak
 def test_five_hundred_schedules(built: Bench, tmp_path: Path) -> None:
     for seed in range(1000, 1500):
