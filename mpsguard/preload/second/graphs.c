@@ -114,7 +114,7 @@ static void add(recipe *in, step made, const char *what) {
     step *const kept = malloc(sizeof *kept);
     if (kept == NULL || atomic_fetch_add(&bytes, size_of(&made)) > MOST_BYTES) {
         if (kept != NULL) atomic_fetch_sub(&bytes, size_of(&made));
-        in->lacks = what;
+        if (in->lacks == NULL) in->lacks = what;
         free(kept);
         free(made.work);
         return;
@@ -127,10 +127,12 @@ static void add(recipe *in, step made, const char *what) {
 // Threads that capture into one graph take turns: in another order it would be another one.
 static void note(recipe *in, step made, const char *lacks, const char *what) {
     pthread_mutex_lock(&lock);
-    if (lacks != NULL) in->lacks = lacks;
-    else add(in, made, what);
+    if (lacks == NULL) add(in, made, what);
+    else if (in->lacks == NULL) in->lacks = lacks;
     pthread_mutex_unlock(&lock);
 }
+
+void graphs_note_lack(recipe *in, const char *what) { note(in, (step){STEP_WORK, NULL, 0, NULL, NULL}, what, what); }
 
 void graphs_note_work(recipe *in, function_id id, const word *a, const work_stream *stream) {
     log_entry *const work = logged_in_capture(id, a);

@@ -23,6 +23,9 @@ void graphs_note_work(recipe *in, function_id id, const word *a, const work_stre
 void graphs_note_record(recipe *in, function_id id, const word *a, const work_stream *stream);
 void graphs_note_wait(recipe *in, const word *a, const work_stream *stream);
 
+// Notes one that cannot be made again.
+void graphs_note_lack(recipe *in, const char *what);
+
 // Whether there are any, or were: what they use may not change under them.
 bool graphs_are_there(void);
 

@@ -91,7 +91,6 @@ static bool free_spare(void) {
 }
 
 bool spare_give_up(void) {
-    log_break(REASON_no_spare_memory, "the program needed it");
     const bool kept = free_retired(), spare = free_spare();
     return kept || spare;
 }

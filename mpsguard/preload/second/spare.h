@@ -14,7 +14,7 @@ bool spare_hold(uint64_t most, int device);
 bool spare_keeps_freed(void);
 bool spare_is_held(void);
 
-// Frees all of it, for the program needs the memory: the log is broken. False if there was none.
+// Frees all of it; the log is broken before. False if there was none.
 bool spare_give_up(void);
 
 // Frees that of what is unmapped while there is no log.

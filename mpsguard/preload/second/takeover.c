@@ -19,6 +19,7 @@
 #include "second/lane.h"
 #include "second/log.h"
 #include "second/memory.h"
+#include "second/memory_pools.h"
 #include "second/move.h"
 #include "second/objects.h"
 #include "second/reasons.h"
@@ -96,13 +97,16 @@ void takeover_at_wait(void) {
     pthread_mutex_unlock(&lock);
 }
 
-bool takeover_spare_given_up(void) {
+static bool give_up_spare(reason why, const char *detail) {
     if (!spare_is_held()) return false;
     pthread_mutex_lock(&lock);
+    log_break(why, detail);
     const bool given = takeover_copy() == &first_copy && spare_give_up();
     pthread_mutex_unlock(&lock);
     return given;
 }
+
+bool takeover_spare_given_up(void) { return give_up_spare(REASON_no_spare_memory, "the program needed it"); }
 
 static void say(claim_phase phase, reason why) {
     claim_say(phase, takeover_mode() == SECOND_HOT, why != REASON_COUNT ? reasons_name(why) : NULL);
@@ -247,7 +251,7 @@ static void *keep_ready(void *unused) {
         // Two looks in a row: a program that is about to go on is not held up.
         const bool still = total == seen && work_is_idle();
         // No epoch is made then, and none of use.
-        if (log_has_ended() || reasons_any(&why)) takeover_spare_given_up();
+        if (log_has_ended() || reasons_any(&why)) give_up_spare(REASON_work_in_flight, "no epoch yet");
         if (epoch_is_wanted()) {
             if ((still && epoch_is_due()) || epoch_is_overdue()) make_epoch(!still);
         } else if (still && !variables_are_saved(total)) {
@@ -323,7 +327,7 @@ static fault_state state_at_fault(void) {
 static bool go_over(bool replay, steps *of) {
     if (!steps_end(of, &of->context, beside_make(PLACE_LANE) && beside_enter(PLACE_LANE) && beside_set_limits())) return false;
     if (!steps_end(of, &of->memory, memory_move(replay))) return false;
-    if (!steps_end(of, &of->objects, rebuild_at_takeover() && variables_restore())) return false;
+    if (!steps_end(of, &of->objects, rebuild_at_takeover() && variables_restore() && memory_pools_move())) return false;
     return !replay || steps_end(of, &of->replay, replay_log(&of->calls, NO_LIMIT));
 }
 

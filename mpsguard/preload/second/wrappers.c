@@ -19,6 +19,7 @@
 #include "second/logged.h"
 #include "second/mappings.h"
 #include "second/memory.h"
+#include "second/memory_pools.h"
 #include "second/objects.h"
 #include "second/reasons.h"
 #include "second/rebuild.h"
@@ -370,6 +371,15 @@ static mg_result own(const driver_copy *copy, function_id id, const word *a) {
         case FUNCTION_cuMemMap: return memory_map(copy, a);
         case FUNCTION_cuMemUnmap: return memory_unmap(copy, a);
         case FUNCTION_cuMemSetAccess: return memory_set_access(copy, a);
+        case FUNCTION_cuMemAllocAsync:
+        case FUNCTION_cuMemAllocAsync_ptsz:
+        case FUNCTION_cuMemAllocFromPoolAsync:
+        case FUNCTION_cuMemAllocFromPoolAsync_ptsz:
+        case FUNCTION_cuMemFreeAsync:
+        case FUNCTION_cuMemFreeAsync_ptsz:
+        case FUNCTION_cuMemPoolGetAttribute:
+        case FUNCTION_cuMemPoolSetAttribute:
+        case FUNCTION_cuMemPoolTrimTo: return memory_pools_call(copy, id, a);
         case FUNCTION_cuMemAlloc_v2: return memory_allocate_plain(copy, a);
         case FUNCTION_cuMemAllocPitch_v2: return memory_allocate_pitch_plain(copy, a);
         case FUNCTION_cuMemFree_v2: return memory_free_plain(copy, a);
@@ -443,7 +453,6 @@ static mg_result counted(const driver_copy *copy, function_id id, const word *a)
 
 // What was first used after a takeover would have handles of the program in a structure, or of a kind that is not translated.
 static bool is_denied_later(function_id id, const word *a) {
-    const char *const name = copies_name(id);
     if (roles_has_config(id) && a[0] != 0) return has_event(POINTER(a[0]));
     if (functions[id].role != ROLE_refuse) return false;
     switch (functions[id].reason) {
@@ -451,10 +460,10 @@ static bool is_denied_later(function_id id, const word *a) {
         case REASON_several_devices:
         case REASON_driver_checkpoints:
         case REASON_enumerated_functions:
+        case REASON_memory_pools:
         case REASON_unknown: return true;
-        case REASON_memory_pools: return strncmp(name, "cuMemAllocAsync", 15) != 0 && strncmp(name, "cuMemFreeAsync", 14) != 0;
-        case REASON_graphs: return strstr(name, "Node") != NULL;
-        default: return strncmp(name, "cuMemcpy3DPeer", 14) == 0;
+        case REASON_graphs: return strstr(copies_name(id), "Node") != NULL;
+        default: return strncmp(copies_name(id), "cuMemcpy3DPeer", 14) == 0;
     }
 }
 

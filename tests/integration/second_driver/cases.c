@@ -40,6 +40,8 @@ extern int cuMemcpyDtoDAsync_v2(address, address, size_t, void *), cuMemcpy2DAsy
 extern int cuMemFree_v2(address), cuMemMap(address, size_t, size_t, unsigned long long, unsigned long long), cuMemUnmap(address, size_t);
 extern int cuMemAddressReserve(address *, size_t, size_t, address, unsigned long long), cuMemSetAccess(address, size_t, const void *, size_t);
 extern int cuMemsetD32_v2_ptds(address, unsigned, size_t), cuCtxSetLimit(int, size_t), cuFuncSetAttribute(void *, int, int), cuMemGetInfo_v2(size_t *, size_t *), cuMemAllocFromPoolAsync(address *, size_t, void *, void *), cuMemcpyAsync(address, address, size_t, void *);
+extern int cuDeviceGetDefaultMemPool(void **, int), cuMemPoolSetAttribute(void *, int, void *), cuMemPoolGetAttribute(void *, int, void *);
+extern int cuMemPoolTrimTo(void *, size_t), cuMemAllocAsync(address *, size_t, void *), cuMemFreeAsync(address, void *);
 extern int cuDriverGetVersion(int *), cuMemRelease(unsigned long long);
 extern int cuThreadExchangeStreamCaptureMode(int *), cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **), cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
 extern int cuGraphLaunch(void *, void *), cuGraphDestroy(void *), cuGraphExecDestroy(void *), cuGraphGetNodes(void *, void **, size_t *);
@@ -1036,6 +1038,91 @@ static void memory_of_a_pool(void) {
     expect(4, "content");
 }
 
+static void one_kernel_in(address at) {
+    const address n = 4, a = 3, b = 1;
+    void *parameters[] = {&at, (void *)&n, (void *)&a, (void *)&b};
+    DO(cuLaunchKernel(function("affine"), 1, 1, 1, 4, 1, 1, 0, stream, parameters, NULL));
+}
+
+enum { KEPT_OF_A_POOL = 4 };
+static void *keep_all_of_pool(void) {
+    unsigned long long all = ~0ULL;
+    void *pool;
+    DO(cuDeviceGetDefaultMemPool(&pool, 0));
+    DO(cuMemPoolSetAttribute(pool, KEPT_OF_A_POOL, &all));
+    return pool;
+}
+
+// As PyTorch with cudaMallocAsync: all memory in stream order, freed and used again, of which the pool keeps all.
+static address compute_in_order(void) {
+    address first, large, small;
+    DO(cuMemAllocAsync(&first, 3 << 20, stream));
+    DO(cuMemcpyDtoDAsync_v2(first, buffer, 16, stream));
+    DO(cuMemFreeAsync(first, stream));
+    DO(cuMemAllocAsync(&large, 3 << 20, stream));
+    if (large != first) wrong("the memory was not used again");
+    DO(cuMemAllocAsync(&small, 4096, stream));
+    one_kernel_in(large);
+    DO(cuMemcpyDtoDAsync_v2(small, large, 16, stream));
+    DO(cuMemFreeAsync(large, stream));
+    DO(cuMemcpyDtoDAsync_v2(buffer, small, 16, stream));
+    return small;
+}
+
+static void ordered_memory_after(void *pool, address small) {
+    unsigned long long kept = 0;
+    address more;
+    DO(cuMemPoolGetAttribute(pool, KEPT_OF_A_POOL, &kept));
+    if (kept != ~0ULL) wrong("the setting of the pool");
+    DO(cuMemAllocAsync(&more, 4096, stream));
+    DO(cuMemcpyDtoDAsync_v2(more, small, 16, stream));
+    one_kernel_in(more);
+    DO(cuMemcpyDtoDAsync_v2(buffer, more, 16, stream));
+    DO(cuMemFreeAsync(more, stream));
+    DO(cuMemFreeAsync(small, stream));
+    DO(cuStreamSynchronize(stream));
+    DO(cuMemPoolTrimTo(pool, 0));
+}
+
+static void ordered_memory(void) {
+    void *const pool = keep_all_of_pool();
+    set(1);
+    const address small = compute_in_order();
+    DO(cuStreamSynchronize(stream));
+    fault();
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+    ordered_memory_after(pool, small);
+    expect(13, "content afterwards");
+}
+
+static void ordered_memory_in_flight(void) {
+    void *const pool = keep_all_of_pool();
+    set(1);
+    settle();
+    const address small = compute_in_order();
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+    ordered_memory_after(pool, small);
+    expect(13, "content afterwards");
+}
+
+// A node of the graph: it is there when that runs.
+static void ordered_memory_in_a_capture(void) {
+    address inside;
+    void *graph;
+    set(1);
+    DO(cuStreamBeginCapture_v2(stream, 0));
+    DO(cuMemAllocAsync(&inside, 3 << 20, stream));
+    DO(cuMemsetD32Async(inside, 1, 4, stream));
+    DO(cuMemFreeAsync(inside, stream));
+    DO(cuStreamEndCapture(stream, &graph));
+    fault();
+    DO(cuStreamSynchronize(stream));
+    wrong("went on");
+}
+
 // The instance of what `fill` puts into a capture of the stream.
 static void *instance_of(void (*fill)(void)) {
     void *graph, *instance;
@@ -1048,12 +1135,6 @@ static void *instance_of(void (*fill)(void)) {
     DO(cuGraphInstantiateWithFlags(&instance, graph, 1));
     DO(cuGraphDestroy(graph));
     return instance;
-}
-
-static void one_kernel_in(address at) {
-    const address n = 4, a = 3, b = 1;
-    void *parameters[] = {&at, (void *)&n, (void *)&a, (void *)&b};
-    DO(cuLaunchKernel(function("affine"), 1, 1, 1, 4, 1, 1, 0, stream, parameters, NULL));
 }
 
 static void one_kernel(void) { launch(function("affine"), stream); }
@@ -1580,7 +1661,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(fault_in_an_epoch), CASE(memory_for_the_program), CASE(unmapped_in_flight), CASE(through_host_memory), CASE(copied_by_other_names), CASE(changed_in_flight), CASE(host_memory_freed), CASE(host_memory_unregistered), CASE(much_memory), CASE(noticed), CASE(read_twice),
     CASE(constant_written_first), CASE(seen_by_another_stream), CASE(seen_by_a_copy), CASE(stream_of_ended_thread),
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
-    CASE(memory_of_a_pool), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
+    CASE(memory_of_a_pool), CASE(ordered_memory), CASE(ordered_memory_in_flight), CASE(ordered_memory_in_a_capture), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
     CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after),
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),

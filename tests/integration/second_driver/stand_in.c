@@ -380,7 +380,7 @@ EXPORT int cuStreamQuery(void *h) {
     finish(of(h), of(h)->done + 1);
     END(is_lost() ? loss : NOT_READY);
 }
-EXPORT int cuStreamGetId(void *h, unsigned long long *id) { BEGIN; *id = (uintptr_t)h; END(OK); }
+EXPORT int cuStreamGetId(void *h, unsigned long long *id) { BEGIN; if (breaks_capture(of(h))) END(CAPTURE_UNSUPPORTED); *id = (uintptr_t)h; END(OK); }
 EXPORT int cuStreamIsCapturing(void *h, int *s) { BEGIN; *s = of(h)->captured != NULL; END(OK); }
 EXPORT int cuStreamGetCaptureInfo(void *h, int *s, uint64_t *id) { BEGIN; *s = of(h)->captured != NULL; *id = *s ? of(h)->captured->id : 0; END(OK); }
 EXPORT int cuEventCreate(event **out, unsigned flags) { (void)flags; MAY_FAIL; BEGIN; *out = calloc(1, sizeof **out); (*out)->of_copy = &primary; END(OK); }
@@ -516,6 +516,32 @@ EXPORT int cuLaunchKernelEx(const launch_config *c, function *f, void **p, void 
 }
 EXPORT int cuLaunchCooperativeKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *h, void **p) {
     return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, h, p, NULL);
+}
+// The default pool of each copy is another one, and has settings alone; memory of it ends with the copy.
+static struct { const void *of_copy; uint64_t settings[9]; } default_pool = {.of_copy = &primary};
+EXPORT int cuDeviceGetDefaultMemPool(void **out, int d) { (void)d; ALIVE; *out = &default_pool; return OK; }
+EXPORT int cuDeviceGetMemPool(void **out, int d) { return cuDeviceGetDefaultMemPool(out, d); }
+EXPORT int cuMemPoolSetAttribute(void *p, int a, void *v) { BEGIN; own(p); default_pool.settings[a] = a < 4 ? *(unsigned *)v : *(uint64_t *)v; END(OK); }
+EXPORT int cuMemPoolGetAttribute(void *p, int a, void *v) { BEGIN; own(p); if (a < 4) *(unsigned *)v = (unsigned)default_pool.settings[a]; else *(uint64_t *)v = default_pool.settings[a]; END(OK); }
+EXPORT int cuMemPoolTrimTo(void *p, size_t n) { (void)n; BEGIN; own(p); END(OK); }
+EXPORT int cuStreamGetCtx(void *h, void **c) { BEGIN; if (breaks_capture(of(h))) END(CAPTURE_UNSUPPORTED); *c = (void *)&primary; END(OK); }
+static void *of_pool[MOST];
+EXPORT int cuMemAllocAsync(uint64_t *out, size_t size, void *h) {
+    BEGIN;
+    (void)of(h);
+    void *const at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    plain[plain_count] = (range){(uintptr_t)at, size, 0};
+    of_pool[plain_count++] = at;
+    *out = (uintptr_t)at;
+    END(OK);
+}
+EXPORT int cuMemFreeAsync(uint64_t at, void *h) {
+    BEGIN;
+    (void)of(h);
+    bool found = false;
+    for (size_t i = 0; i < plain_count && !found; ++i)
+        if (of_pool[i] == (void *)(uintptr_t)at && at != 0) found = true, of_pool[i] = NULL;
+    END(found ? OK : INVALID);
 }
 // Memory of a pool, which the host cannot reach, and where it can be reached here.
 static char *pool, *pool_inside;

@@ -39,6 +39,7 @@ def test_a_graph_in_flight_is_launched_again(built: Bench, tmp_path: Path, mode:
     ("name", "reason", "detail"),
     [
         ("graph_with_host_memory", "graphs", "cuMemcpyHtoDAsync_v2"),
+        ("ordered_memory_in_a_capture", "graphs", "cuMemAllocAsync"),
         ("graph_launched_by_kernels", "graphs", "flags of an instance"),
         ("graph_of_unloaded", "graphs", "cuModuleUnload"),
         ("capture_at_fault", "graphs", "a capture under way"),

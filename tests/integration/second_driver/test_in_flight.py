@@ -220,3 +220,13 @@ def test_a_fault_at_any_moment_makes_nothing_wrong(built: Bench, tmp_path: Path)
 def test_a_thousand_schedules_with_work_in_flight(built: Bench, tmp_path: Path) -> None:
     ended = Counter(_schedule(built, tmp_path, seed) for seed in range(1, 1001))
     assert ended["replayed"] > 800, ended
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+@pytest.mark.parametrize(("name", "spare"), [("ordered_memory", None), ("ordered_memory_in_flight", SPARE)])
+def test_memory_in_stream_order_is_carried_over(
+    built: Bench, tmp_path: Path, mode: str, name: str, spare: int | None
+) -> None:
+    ended = built.case(tmp_path, mode, name, spare=spare)
+    assert (ended.said, ended.reason) == ("survived", None)
+    assert (ended.repeated > 0) == (spare is not None)
