@@ -10,11 +10,13 @@ from mpsguard.guard.evidence import (
     ClientCame,
     Evidence,
     LaneChanged,
+    LogRead,
     ProcessEnded,
     SecondDriverCame,
     ServerEnding,
     ServerSays,
     WentOver,
+    WorkRepeated,
 )
 from mpsguard.guard.incident import Suspect
 from mpsguard.guard.triage.fault_log import FaultLog
@@ -66,13 +68,30 @@ class ClientHistory:
         self._lanes: dict[str, LaneHistory] = {}
         self._servers: dict[int, None] = {}
         """Pids of servers with an unknown lane."""
+        self._known_servers = 0
+        """How many pids of servers were learned."""
         self._log = FaultLog()
         self.repetitions = Repetitions()
         for each in evidence:
             self.add(each)
 
-    def add(self, evidence: Evidence) -> None:
-        """Add one observation; most are not about clients or lanes."""
+    def add(self, evidence: Evidence) -> float:
+        """Add one observation; most are not about clients or lanes.
+
+        Return from when on what is told of clients, lanes and the kernel log may be another: nothing about an earlier
+        time is, but for END_LAG.
+        """
+        read, servers = self._log.read_until(), self._known_servers
+        self._add(evidence)
+        what = evidence.what
+        if (
+            isinstance(what, SecondDriverCame | WentOver | ServerEnding | WorkRepeated)
+            or servers != self._known_servers
+        ):
+            return -inf
+        return min(read, when(evidence)) if isinstance(what, LogRead) else when(evidence)
+
+    def _add(self, evidence: Evidence) -> None:
         what, process, at = evidence.what, evidence.process, when(evidence)
         self._log.add(evidence)
         self.repetitions.add(evidence)
@@ -122,7 +141,7 @@ class ClientHistory:
         second = self._second_stays.pop(process, None)
         for each in (stay,) if second is None else (stay, second):
             lane = self._lanes[each.lane]
-            lane.drop(process)
+            lane.forget(process)
             ended, reset = each.ended, lane.reset_before(inf)
             if ended is not None and (reset is None or not reset.ended_work(each.arrived, ended)):
                 before = lane.forgotten or Forgotten(ended, ended, each.arrived, each.uid, each.kept)
@@ -193,7 +212,7 @@ class ClientHistory:
         if known is None:
             return False
         started = max((fresh for fresh in known.fresh() if fresh <= at), default=None)
-        return started is not None and known.last_end < started
+        return started is not None and not known.has_ended(started, at + END_LAG)
 
     def work_left(self, stay: ClientStay, fault: Evidence, now: float) -> str:
         """Return why work of an earlier client may have caused a fault in a client's queue; "" if none can have.
@@ -262,7 +281,9 @@ class ClientHistory:
         return "" if self._log.was_read(gone.since, at) else "the kernel log since then is not known to be whole"
 
     def _serves(self, pid: int, lane: str | None) -> None:
-        remember(self._servers if lane is None else self._lane(lane).servers, pid)
+        servers = self._servers if lane is None else self._lane(lane).servers
+        self._known_servers += pid not in servers
+        remember(servers, pid)
 
     def _lane(self, name: str) -> LaneHistory:
         return self._lanes.setdefault(name, LaneHistory())

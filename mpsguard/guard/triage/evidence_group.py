@@ -182,7 +182,8 @@ def evidence_groups(parts: Parts, history: ClientHistory) -> list[EvidenceGroup]
     ]
     clusters: list[_Cluster] = []
     # Under MPS this line follows others; outside, it may be the only one.
-    outside = [each for each in parts.others if isinstance(_owner(each, (), history), ProcessKey)]
+    repeated = parts.others if history.repetitions.any() else ()
+    outside = [each for each in repeated if isinstance(_owner(each, (), history), ProcessKey)]
     others = [each for each in parts.others if each not in outside] if outside else parts.others
     signs = sorted([*parts.signs, *outside], key=when) if outside else parts.signs
     for sign, owner in zip(signs, _owners(signs, history), strict=True):
@@ -193,7 +194,8 @@ def evidence_groups(parts: Parts, history: ClientHistory) -> list[EvidenceGroup]
         home.add(sign, owner)
     alone = _add_ends(clusters, parts.ends, history)
     times = [when(each) for each in others]
-    found = [_group(cluster, others, times, clusters) for cluster in clusters]
+    starts = [cluster.began for cluster in clusters]
+    found = [_group(cluster, others, times, _near(cluster, clusters, starts)) for cluster in clusters]
     found += [EvidenceGroup(when(end), end.gpu, (end,), (end,)) for end in alone]
     found.sort(key=lambda group: group.began)
     return found
@@ -288,22 +290,27 @@ def _may_end(cluster: _Cluster, end: Evidence) -> bool:
     return not isinstance(cluster.owner, ProcessKey) or cluster.owner == end.process
 
 
+def _near(cluster: _Cluster, clusters: Sequence[_Cluster], starts: Sequence[float]) -> Sequence[_Cluster]:
+    """Return the clusters that began at about the same time; ``starts``: when each began, ascending."""
+    began = cluster.began
+    return clusters[bisect_left(starts, began - 2 * ECHO) : bisect_right(starts, began + 2 * ECHO)]
+
+
 def _group(
-    cluster: _Cluster, others: Sequence[Evidence], times: Sequence[float], clusters: Sequence[_Cluster]
+    cluster: _Cluster, others: Sequence[Evidence], times: Sequence[float], near: Sequence[_Cluster]
 ) -> EvidenceGroup:
     # An end that was no crash indicates no fault by itself, nor when the fault began.
     telling = [each for each in cluster.signs if is_anchor(each) or isinstance(each.what, Xid)]
     began, gpu = when(telling[0]), cluster.gpu
     first, past = bisect_left(times, began - BEFORE), bisect_right(times, began + ECHO)
-    near = [each for each in others[first:past] if _same_place(each.gpu, gpu)]
+    there = [each for each in others[first:past] if _same_place(each.gpu, gpu)]
     elsewhere = any(
         isinstance(sign.what, Xid) and not _same_place(sign.gpu, gpu) and abs(when(sign) - began) <= ECHO
-        for other in clusters
-        if abs(other.began - began) <= 2 * ECHO
+        for other in near
         for sign in other.signs
     )
     author = cluster.owner if isinstance(cluster.owner, ProcessKey) else None
-    whole = tuple(sorted([*cluster.signs, *near], key=when))
+    whole = tuple(sorted([*cluster.signs, *there], key=when))
     return EvidenceGroup(began, gpu, tuple(telling), whole, elsewhere, author)
 
 

@@ -1,6 +1,7 @@
 """What the kernel log tells of memory faults, and over which time it is known to tell all."""
 
 from bisect import bisect_left, insort
+from math import inf
 from typing import Final
 
 from mpsguard.guard.evidence import Evidence, LogRead, Source, Xid
@@ -17,7 +18,7 @@ class FaultLog:
     def __init__(self) -> None:
         self._faults: list[tuple[float, float, str | None]] = []
         """Earliest and latest time of each, and its GPU; ascending."""
-        self._forgotten = float("-inf")
+        self._forgotten = -inf
         """Latest time of a fault that is not remembered any more."""
         self._read: dict[float, float] = {}
         """Beginnings and ends of times without a gap."""
@@ -38,6 +39,10 @@ class FaultLog:
                 insort(self._faults, fault, key=lambda each: each[0])
             if len(self._faults) > _MOST:
                 self._forgotten = max(self._forgotten, self._faults.pop(0)[1])
+
+    def read_until(self) -> float:
+        """Return until when it was read at all."""
+        return max(self._read.values(), default=-inf)
 
     def was_read(self, since: float, until: float) -> bool:
         """Return whether all that was logged between two times is known."""

@@ -131,8 +131,8 @@ class LaneHistory:
         """Of all stays; ascending."""
         self._alive: list[_Alive] | None = None
         """For each number of first arrivals; None if it is to be made anew."""
-        self.last_end = float("-inf")
-        """When a client of it last ended, including forgotten ones."""
+        self._last_forgotten = -inf
+        """When the last of the clients that are forgotten ended."""
         self.forgotten: Forgotten | None = None
         self.states: list[_State] = []
         """The last few states that its control daemon reported; ascending."""
@@ -149,8 +149,17 @@ class LaneHistory:
         self._stays[stay.process] = stay
         insort(self._arrivals, (stay.arrived, stay.process))
         self._alive = None
-        if stay.until is not None:
-            self.last_end = max(self.last_end, stay.until)
+
+    def forget(self, process: ProcessKey) -> None:
+        """Remove the stay of a client that has ended."""
+        until = self._stays[process].until
+        self._last_forgotten = max(self._last_forgotten, inf if until is None else until)
+        self.drop(process)
+
+    def has_ended(self, since: float, until: float) -> bool:
+        """Return whether a client has ended, or left, between two times, or may have: one that is forgotten."""
+        ends = (stay.until for stay in self._stays.values() if stay.until is not None)
+        return self._last_forgotten >= since or any(since <= end <= until for end in ends)
 
     def drop(self, process: ProcessKey) -> None:
         """Remove a client's stay, if there is one."""

@@ -67,6 +67,10 @@ class Repetitions:
         if known is None or evidence.observed_at < known.observed_at:
             said[what.outcome] = evidence
 
+    def any(self) -> bool:
+        """Return whether any client has said anything of one."""
+        return bool(self._said)
+
     def of(self, process: ProcessKey | None) -> Repetition | None:
         """Return the repetition of a client; None if it has said nothing of one."""
         said: Mapping[str, Evidence] = self._said.get(process, {}) if process is not None else {}

@@ -16,10 +16,10 @@ import msgspec
 
 from mpsguard.guard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, ServerEnding, ServerSays
 from mpsguard.guard.incident import Confidence, FaultClass, Ground, Incident
-from mpsguard.guard.triage.client_history import ClientHistory
+from mpsguard.guard.triage.client_history import ClientHistory, when
 from mpsguard.guard.triage.evidence_group import BEFORE, ECHO, Parts, identity, is_anchor, rank
 from mpsguard.guard.triage.past import Past
-from mpsguard.guard.triage.verdict import Judgement, judge
+from mpsguard.guard.triage.verdict import Judgement, Settled, judge
 from mpsguard.linux.user_queue import UserQueue
 from mpsguard.linux.user_share import Place, UserShare
 
@@ -78,6 +78,7 @@ class RollingTriage:
     def __init__(self) -> None:
         self.history = ClientHistory()
         self._past = Past()
+        self._settled = Settled()
         self._placed: tuple[list[_Placed], list[_Placed], list[_Placed], list[_Placed]] = ([], [], [], [])
         """Signs, ends, zones, others."""
         self._kept: dict[tuple[str, object], _Kept] = {}
@@ -110,7 +111,8 @@ class RollingTriage:
     def add(self, evidence: Evidence) -> bool:
         """Add one observation, and return whether it may change a verdict."""
         owner = self.owner(evidence)
-        self.history.add(evidence)
+        since = self.history.add(evidence)
+        self._settled.changed = min(self._settled.changed, since, when(evidence))
         if isinstance(evidence.what, ProcessEnded):
             self._departed.add(owner, (evidence.observed_at, evidence))
         index = _part(evidence)
@@ -141,7 +143,7 @@ class RollingTriage:
         self._settle(now)
         self._forget(now)
         parts = Parts(*([evidence for _, evidence in placed] for placed in self._placed))
-        judged = judge(parts, self.history, self._past, now)
+        judged = judge(parts, self.history, self._past, now, self._settled)
         changes: list[Change] = []
         open_question = False
         for judgement in judged:
@@ -229,6 +231,8 @@ class RollingTriage:
     def _forget_client(self, owner: str) -> None:
         _, evidence = self._departed.pop_first(owner)
         assert evidence.process is not None
+        # Longer ago than any fault that is judged began, but for those that are too many.
+        self._settled.changed = min(self._settled.changed, when(evidence))
         self.history.forget(evidence.process)
 
     def _remove(self, evidence: Evidence) -> None:

@@ -41,6 +41,10 @@ _MMU_XIDS: Final = frozenset({31})
 _KERNEL_LOG_LAG: Final = 0.25
 """Seconds by which the kernel log's line may come after the server's first line (35 ms seen)."""
 
+_SETTLES: Final = 1.5
+"""Seconds after a fault's last evidence in which a judgement may change by itself, or by evidence of a later time: longer
+than BEFORE, END_LAG and the servers' and the kernel log's lags, which are half a second at most, and ECHO."""
+
 _ECHO_XIDS: Final = frozenset({43, 45})
 
 
@@ -69,7 +73,37 @@ def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ..
     return tuple(sorted(found, key=lambda incident: (incident.began, incident.fault_class.value)))
 
 
-def judge(parts: Parts, history: ClientHistory, past: Past, now: float) -> list[Judgement]:
+class Settled:
+    """Owns the last judgements of groups, for those of which nothing can change them any more but other evidence."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[EvidenceGroup, Judgement, float]] = {}
+        """With when they were made, by the first anchor: an object that the group keeps."""
+        self.changed = inf
+        """From when on evidence has come, or what is told of clients and lanes has changed, since they were made."""
+
+    def of(self, group: EvidenceGroup) -> Judgement | None:
+        """Return the judgement that would be made again."""
+        kept = self._last.get(id(group.anchors[0]))
+        if kept is None or kept[0] != group:
+            return None
+        latest = max(map(when, group.evidence))
+        return kept[1] if kept[2] >= latest + _SETTLES and self.changed > latest + _SETTLES else None
+
+    def differs(self, group: EvidenceGroup, judgement: Judgement) -> bool:
+        """Return whether the last judgement was another one, or there was none."""
+        kept = self._last.get(id(group.anchors[0]))
+        return kept is None or kept[1] != judgement
+
+    def replace(self, made: Iterable[tuple[EvidenceGroup, Judgement]], now: float) -> None:
+        """Take the judgements of now for the last ones."""
+        self._last = {id(group.anchors[0]): (group, judgement, now) for group, judgement in made}
+        self.changed = inf
+
+
+def judge(
+    parts: Parts, history: ClientHistory, past: Past, now: float, settled: Settled | None = None
+) -> list[Judgement]:
     """Return the judgements on evidence, in the order in which the faults began.
 
     Args:
@@ -77,6 +111,7 @@ def judge(parts: Parts, history: ClientHistory, past: Past, now: float) -> list[
         history: the clients and lanes.
         past: the earlier faults.
         now: time of the judgement, on the evidence's clock.
+        settled: the judgements of the last time, which are made again only where they may be others.
     """
     grown = Past(past)
     groups = evidence_groups(parts, history)
@@ -84,19 +119,34 @@ def judge(parts: Parts, history: ClientHistory, past: Past, now: float) -> list[
     steps: list[tuple[float, EvidenceGroup | Evidence]] = [(group.began, group) for group in groups]
     steps += [(when(zone), zone) for zone in parts.zones]
     steps.sort(key=lambda step: step[0])
-    judged = []
+    judged, of_groups = [], []
+    # What a client says of a repetition tells of earlier faults, too.
+    same = settled is not None and not history.repetitions.any()
     for _, step in steps:
-        if isinstance(step, Evidence):
-            evidence: tuple[Evidence, ...] = (step,)
-            found: list[tuple[Incident, Unnoticed | None]] = [(zone_hits.incident(step, history), None)]
+        known = settled.of(step) if settled is not None and same and isinstance(step, EvidenceGroup) else None
+        if known is not None:
+            judgement = known
+        elif isinstance(step, Evidence):
+            judgement = _judgement((step,), [(zone_hits.incident(step, history), None)], grown)
         else:
-            evidence = step.anchors
-            found = _judge(FaultCase(step, history, now, grown, repeated))
-        published = tuple(incident for incident, _ in found if not grown.explains(incident))
-        for incident, unnoticed in found:
+            judgement = _judgement(step.anchors, _judge(FaultCase(step, history, now, grown, repeated)), grown)
+            # What follows from an earlier fault may be another then.
+            same = same and settled is not None and not settled.differs(step, judgement)
+        for incident, unnoticed in judgement.remembered:
             grown.add(incident, unnoticed)
-        judged.append(Judgement(evidence, published, tuple(found)))
+        judged.append(judgement)
+        if isinstance(step, EvidenceGroup):
+            of_groups.append((step, judgement))
+    if settled is not None:
+        settled.replace(of_groups, now)
     return judged
+
+
+def _judgement(
+    evidence: tuple[Evidence, ...], found: list[tuple[Incident, Unnoticed | None]], before: Past
+) -> Judgement:
+    published = tuple(incident for incident, _ in found if not before.explains(incident))
+    return Judgement(evidence, published, tuple(found))
 
 
 def _judge(case: FaultCase) -> list[tuple[Incident, Unnoticed | None]]:

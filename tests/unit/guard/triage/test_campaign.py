@@ -4,6 +4,8 @@ import random
 
 from fault_injection.histories import campaign
 from fault_injection.histories.world import history
+from mpsguard.guard.triage.rolling import Change, RollingTriage
+from mpsguard.guard.triage.verdict import Settled
 
 HISTORIES = 300
 
@@ -21,3 +23,26 @@ def test_a_history_is_made_from_its_seed_alone() -> None:
     first, second = (history(random.Random("1:5")).arrivals() for _ in range(2))
     assert first == second
     assert campaign.one(1, 5) == campaign.one(1, 5)
+
+
+class Forgetful(RollingTriage):
+    """Makes each judgement again each time."""
+
+    def judge(self, now: float) -> tuple[list[Change], bool]:
+        self._settled = Settled()
+        return super().judge(now)
+
+
+def told(rolling: RollingTriage, number: int) -> list[Change]:
+    """All changes of a history, judged at each piece of evidence."""
+    found: list[Change] = []
+    for at, evidence in history(random.Random(f"9:{number}")).arrivals():
+        if rolling.add(evidence):
+            found += rolling.judge(at)[0]
+    return found
+
+
+def test_a_judgement_that_is_not_made_again_would_be_the_same() -> None:
+    changes = [(told(RollingTriage(), number), told(Forgetful(), number)) for number in range(HISTORIES)]
+    assert [kept for kept, _ in changes] == [again for _, again in changes]
+    assert sum(len(kept) for kept, _ in changes) > HISTORIES
