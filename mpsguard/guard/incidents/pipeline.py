@@ -133,7 +133,6 @@ class IncidentPipeline:
         if isinstance(evidence.what, UvmFault) and not evidence.what.fatal:
             # A page of managed memory that comes to the GPU: daily work, of which there is a lot.
             return
-        self._recovery_signs.observe(evidence)
         # Fail over first: it is latency-critical and does not need a culprit.
         self._fail_over(evidence)
         if self._switching is None:
@@ -141,6 +140,7 @@ class IncidentPipeline:
         else:
             # A verdict takes many milliseconds of this loop after a storm, and changes nothing of what is under way.
             self._postponed.append(evidence)
+        self._recovery_signs.observe(evidence)
 
     def _fail_over(self, evidence: Evidence) -> None:
         switching = self._failover.act_on(evidence)

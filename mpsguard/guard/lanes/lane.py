@@ -84,7 +84,7 @@ class Lane:
             lambda: self.greeting if self._settled else None,
         )
         self._prompted = asyncio.Event()
-        self._judge = LaneJudge(spec, notice, self._prompted.set, self.look_at_service)
+        self._judge = LaneJudge(spec, notice, self._prompted.set, self._look_soon)
         self.service, self.recovery = self._judge.service, self._judge.recovery
         """Told of what clients get, and of what is seen of their work."""
         log, ended, heard = spec.log_directory / "server.log", self.service.server_gone, self.recovery.hear
@@ -385,6 +385,10 @@ class Lane:
         """Judge the lane anew, as something has become of a client or a server."""
         if self._settled and self.control_alive() and not self.quitting.is_set():
             self._report(*self._said, self.report.servers)
+
+    def _look_soon(self) -> None:
+        """Have the lane judged after what is ready to run: a verdict comes first. Newcomers are held from now on."""
+        asyncio.get_running_loop().call_soon(self.look_at_service)
 
     async def _running(self) -> tuple[ProcessKey, ...]:
         return tuple(server.process for server in (await self.fresh()).servers)
