@@ -42,8 +42,8 @@ _KERNEL_LOG_LAG: Final = 0.25
 """Seconds by which the kernel log's line may come after the server's first line (35 ms seen)."""
 
 _SETTLES: Final = 1.5
-"""Seconds after a fault's last evidence in which a judgement may change by itself, or by evidence of a later time: longer
-than BEFORE, END_LAG and the servers' and the kernel log's lags, which are half a second at most, and ECHO."""
+"""Seconds after a fault's last evidence in which a judgement may change by itself, or by evidence of a later time:
+longer than BEFORE, END_LAG and the servers' and the kernel log's lags, which are half a second at most, and ECHO."""
 
 _ECHO_XIDS: Final = frozenset({43, 45})
 
