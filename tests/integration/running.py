@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.harness.whole_lines import whole_lines
 from tests.integration.guarded import Program
 
 PYTHON = [sys.executable, "-c"]
@@ -50,4 +51,4 @@ class Running(Program):
 
     def said(self) -> list[str]:
         """What it told its user so far."""
-        return [line for line in self._errors.read_text().splitlines() if line.startswith("mpsguard run: ")]
+        return [line for line in whole_lines(self._errors) if line.startswith("mpsguard run: ")]

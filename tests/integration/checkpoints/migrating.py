@@ -50,7 +50,8 @@ def source(socket: str, store: str) -> None:
     weights.view().write(b"w" * PIECE)
     weights.region.seal()
     session.publish(b"0")
-    checkpoints.of(session, store=store, buffers=64 << 20)
+    # Its copier may get no processor for longer than the second that a program is held for by default.
+    checkpoints.of(session, store=store, buffers=64 << 20, patience=60.0)
     step = 0
     while True:
         step += 1

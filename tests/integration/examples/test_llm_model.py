@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.whole_lines import whole_lines
 from tests.integration.examples.waiting import until
 from tests.integration.vault.running import REPOSITORY, VaultProcess
 
@@ -126,7 +127,7 @@ class Processes:
 
 
 def read(events: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+    return [json.loads(line) for line in whole_lines(events)]
 
 
 def count(events: Path, name: str) -> int:

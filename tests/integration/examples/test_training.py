@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.whole_lines import whole_lines
 from tests.integration.examples.waiting import until
 from tests.integration.vault.running import REPOSITORY, VaultProcess
 from tests.late import require
@@ -35,7 +36,7 @@ def start(vault: VaultProcess, session: str, role: str, events: Path) -> subproc
 def losses(events: Path) -> dict[int, float]:
     """By step; one that was written twice was the same both times."""
     found: dict[int, float] = {}
-    for line in events.read_text().splitlines() if events.exists() else ():
+    for line in whole_lines(events):
         event = json.loads(line)
         if event["event"] == "step" or (event["event"] == "promoted" and event["step"]):
             assert found.setdefault(event["step"], event["loss"]) == event["loss"]

@@ -15,6 +15,7 @@ import pytest
 
 from mpsguard.preload import build, library
 from tests.harness.kept import compiler, kept
+from tests.harness.whole_lines import whole_lines
 
 HERE: Final = Path(__file__).resolve().parent
 UVM_DEVICE: Final = "/memfd:nvidia-uvm (deleted)"
@@ -63,7 +64,7 @@ class Started:
         """Wait for its end; a wrong content fails the test."""
         said, errors = self.process.communicate(timeout=_SECONDS)
         assert (self.process.returncode, errors) == (0, ""), said
-        lines = self.report.read_text().splitlines() if self.report.exists() else []
+        lines = whole_lines(self.report)
         reports = tuple(json.loads(line) for line in lines)
         return Ended(said.strip(), reports[-1] if reports else None, not (self.other_lane / "fault").exists(), reports)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.waiting import wait_for
+from tests.harness.whole_lines import whole_lines
 from tests.integration.guarded import Guarded, Program
 
 _LIVES_ON = """
@@ -39,7 +40,7 @@ def do_wrong(culprit: Program) -> None:
 
 def logged(guarded: Guarded, kind: str) -> list[dict[str, Any]]:
     """The guard's own log, read from its file: nearly at once, where a command would take long."""
-    lines = (guarded.root / "guard.log").read_text().splitlines()
+    lines = whole_lines(guarded.root / "guard.log")
     return [line for line in map(json.loads, filter(None, lines)) if line.get("event") == kind]
 
 

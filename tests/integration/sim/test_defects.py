@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.guard_process import GuardProcess
 from tests.harness.waiting import wait_for
+from tests.harness.whole_lines import whole_lines
 from tests.integration.guarded import DEADLINE, Guarded
 
 
@@ -22,7 +23,7 @@ def guarded() -> Iterator[Guarded]:
 
 
 def logged(guarded: Guarded) -> list[dict[str, Any]]:
-    entries = [json.loads(line) for line in guarded.process.log.read_text().splitlines()]
+    entries = [json.loads(line) for line in whole_lines(guarded.process.log)]
     return [entry for entry in entries if entry["event"] == "internal_error"]
 
 

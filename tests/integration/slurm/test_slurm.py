@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
+from tests.harness.whole_lines import whole_lines
 from tests.integration.guarded import Guarded, Program
 from tests.integration.running import SIMULATED_CLIENT
 from tests.integration.slurm import cluster
@@ -102,7 +103,7 @@ class Site:
 
     def probes(self) -> int:
         """How many probes the scripts have had answered."""
-        return len(self._probes.read_text().splitlines())
+        return len(whole_lines(self._probes))
 
     def after_two_probes(self) -> None:
         """Return when two more probes were answered, so that one of them began after this call."""

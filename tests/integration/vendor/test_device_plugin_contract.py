@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.waiting import wait_for
+from tests.harness.whole_lines import whole_lines
 from tests.integration.vendor.pod import Pod
 from tests.integration.vendor.site import Site, newest
 
@@ -107,9 +108,7 @@ class Node:
 
     def calls(self) -> list[tuple[int, str]]:
         """What nvidia-smi was asked to change: nanoseconds of UNIX time, and the arguments."""
-        path = self.smi / "calls"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [(int(line.split()[0]), line.partition(" ")[2]) for line in lines]
+        return [(int(line.split()[0]), line.partition(" ")[2]) for line in whole_lines(self.smi / "calls")]
 
 
 def _with_first_word(word: bytes, mps: Path) -> list[int]:
@@ -207,7 +206,7 @@ def _has_tried(site: Site, times: int) -> bool:
 
 
 def _events(site: Site) -> list[str]:
-    return [json.loads(line)["event"] for line in (site.logs / "mpsguard.log").read_text().splitlines() if line]
+    return [json.loads(line)["event"] for line in whole_lines(site.logs / "mpsguard.log") if line]
 
 
 def test_in_a_single_container_everything_ends_with_it_in_order(node: Node) -> None:
