@@ -17,7 +17,7 @@
     X(plain_async)      /* stream-ordered allocation with a driver that does not tell streams apart */         \
     X(plain_ipc)        /* not counted any more: memory of regions can be exported */                          \
     X(plain_capture)    /* a stream capture in which the driver lets none be allocated, or puts it into the graph */ \
-    X(plain_devices)    /* more than one device is visible */                                                  \
+    X(plain_devices)    /* the program uses several devices, or one that another one could not reach */        \
     X(plain_device)     /* the device lacks what a zone needs */                                               \
     X(plain_caller)     /* the calling library is one that gets plain memory */                                \
     X(plain_context)    /* green contexts are in use */                                                        \
@@ -38,7 +38,8 @@
     X(ipc_exported)     /* handles given by cuIpcGetMemHandle for memory of ours */                            \
     X(ipc_imported)     /* memory of another process under the preload mapped by cuIpcOpenMemHandle */         \
     X(snapshot_exported) /* regions handed to a process that takes a snapshot */                               \
-    X(plain_taken_over) /* after a takeover by the second driver there are no zones */
+    X(plain_taken_over) /* after a takeover by the second driver there are no zones */                         \
+    X(unopened)         /* regions that could not be opened to a device that came later */
 
 typedef enum {
 #define COUNTER_NAME(name) COUNT_##name,

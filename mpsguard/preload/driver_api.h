@@ -179,6 +179,11 @@ typedef struct {
     X(stream_end_capture_ptsz, cuStreamEndCapture_ptsz, (mg_stream, void **))                                     \
     X(stream_destroy, cuStreamDestroy, (mg_stream))                                                               \
     X(stream_destroy_v2, cuStreamDestroy_v2, (mg_stream))                                                         \
+    X(ctx_create, cuCtxCreate, (mg_context *, unsigned, mg_device))                                               \
+    X(ctx_create_v2, cuCtxCreate_v2, (mg_context *, unsigned, mg_device))                                         \
+    X(ctx_create_v3, cuCtxCreate_v3, (mg_context *, void *, int, unsigned, mg_device))                            \
+    X(ctx_create_v4, cuCtxCreate_v4, (mg_context *, void *, unsigned, mg_device))                                 \
+    X(device_can_access_peer, cuDeviceCanAccessPeer, (int *, mg_device, mg_device))                               \
     X(ctx_destroy, cuCtxDestroy, (mg_context))                                                                    \
     X(device_primary_ctx_reset, cuDevicePrimaryCtxReset, (mg_device))                                             \
     X(device_primary_ctx_release, cuDevicePrimaryCtxRelease, (mg_device))                                         \

@@ -5,6 +5,7 @@
 
 #include "capture.h"
 #include "counters.h"
+#include "devices.h"
 #include "lookup.h"
 #include "region.h"
 #include "second/takeover.h"
@@ -78,16 +79,6 @@ static bool device_is_usable(process *p, const mg_driver *d, mg_device device) {
     return usable;
 }
 
-// Peers of a device reach plain memory by cuCtxEnablePeerAccess, but not memory that is mapped as regions are.
-static bool several_devices(process *p, const mg_driver *d) {
-    int count = atomic_load_explicit(&p->devices, memory_order_relaxed);
-    if (count == 0) {
-        if (d->device_get_count(&count) != MG_SUCCESS) return true;
-        atomic_store_explicit(&p->devices, count, memory_order_relaxed);
-    }
-    return count != 1;
-}
-
 static bool is_set(const _Atomic bool *flag) { return atomic_load_explicit(flag, memory_order_acquire); }
 
 // To ask the loader for a caller's library takes longer than all the rest, and callers are few.
@@ -103,7 +94,7 @@ static bool is_plain_caller(const process *p, const void *caller) {
 
 counter placement_objection(process *p, const mg_driver *d, const context_entry *c, uint64_t size, const void *caller) {
     if (takeover_happened()) return COUNT_plain_taken_over;
-    if (several_devices(p, d)) return COUNT_plain_devices;
+    if (!devices_allow(p, d, c->device)) return COUNT_plain_devices;
     if (size <= SLAB_MOST && (!p->set.slabs || p->set.alignment > SLAB_ALIGNMENT_MOST)) return COUNT_plain_small;
     if (is_plain_caller(p, caller)) return COUNT_plain_caller;
     if (!device_is_usable(p, d, c->device)) return COUNT_plain_device;
@@ -137,6 +128,7 @@ mg_address placement_serve(process *p, const mg_driver *d, const context_entry *
         if (waiting_release_all(p, d)) why = serve(p, d, c, of, size, &address);
     }
     if (captured) streams_unrelax(d, mode);
+    if (why == COUNTER_COUNT) devices_catch_up(p, d);
     counter_add(why != COUNTER_COUNT ? why : size <= SLAB_MOST ? COUNT_placed_small : COUNT_placed);
     return address;
 }

@@ -36,6 +36,7 @@ typedef struct {
     bool usable;    // it has what regions and zones need
     bool rdma;      // memory can be made fit for GPUDirect RDMA, as plain memory is
     uint64_t granularity;
+    _Atomic int reached;  // by all other visible devices (devices.c)
 } device_entry;
 
 // A memory pool of the program's as far as its allocations are ours. All in bytes.
@@ -64,6 +65,7 @@ typedef struct {
     _Atomic int captures;
     _Atomic bool green;
     _Atomic int devices;  // visible ones; 0: not asked yet
+    _Atomic uint64_t devices_used;  // a bit for each of which the program has, or had, a context
     _Atomic size_t waiting_count;  // of all below
     _Atomic bool emptied;          // a slab of a pool became empty, or a threshold lower, since the last synchronisation
 

@@ -82,6 +82,7 @@ COUNTERS: Final = (
     "ipc_imported",
     "snapshot_exported",
     "plain_taken_over",
+    "unopened",
 )
 """In the order of mpsguard/preload/counters.h, which says what they count."""
 

@@ -12,7 +12,7 @@ _COUNTED: Final[Mapping[str, str]] = {
     "plain_small": "allocations of at most 1 MiB, left to the driver by MPSGUARD_ZONES_SMALL=plain",
     "plain_async": "allocated in stream order with a driver that does not tell streams apart: the driver's pool",
     "plain_capture": "allocated while a stream was captured: they belong to the graph",
-    "plain_devices": "more than one GPU was visible to the program: everything stayed with the driver",
+    "plain_devices": "the program used more than one GPU: what it allocated from then on stayed with the driver",
     "plain_device": "the GPU lacks virtual memory management or concurrent managed access",
     "plain_caller": "allocated by a library that exports its memory itself (MPSGUARD_ZONES_PLAIN_CALLERS)",
     "plain_context": "green contexts were in use",

@@ -47,6 +47,11 @@
     X(stream_end_capture_ptsz, cuStreamEndCapture_ptsz, "cuStreamEndCapture", 10000, 1)                              \
     X(stream_destroy, cuStreamDestroy, "cuStreamDestroy", 2000, 0)                                                   \
     X(stream_destroy_v2, cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0)                                             \
+    X(device_primary_ctx_retain, cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0)                      \
+    X(ctx_create, cuCtxCreate, "cuCtxCreate", 2000, 0)                                                               \
+    X(ctx_create_v2, cuCtxCreate_v2, "cuCtxCreate", 3020, 0)                                                         \
+    X(ctx_create_v3, cuCtxCreate_v3, "cuCtxCreate", 11040, 0)                                                        \
+    X(ctx_create_v4, cuCtxCreate_v4, "cuCtxCreate", 12050, 0)                                                        \
     X(ctx_destroy, cuCtxDestroy, "cuCtxDestroy", 2000, 0)                                                            \
     X(ctx_destroy_v2, cuCtxDestroy_v2, "cuCtxDestroy", 4000, 0)                                                      \
     X(device_primary_ctx_reset, cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000, 0)                         \

@@ -25,7 +25,7 @@ PROGRAMS: Final = (
         (_LOOPBACK, _LOOPBACK),
         own_devices=True,
         together=False,
-        note="the preload leaves all to the driver where more than one device is visible",
+        note="each uses one of them",
     ),
 )
 

@@ -22,7 +22,7 @@
     } while (0)
 
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuCtxGetCurrent(void **);
-extern int cuCtxCreate_v2(void **, unsigned, int), cuThreadExchangeStreamCaptureMode(int *), cuStreamBeginCapture(void *);
+extern int cuCtxCreate_v2(void **, unsigned, int), cuCtxCreate_v4(void **, void *, unsigned, int), cuThreadExchangeStreamCaptureMode(int *), cuStreamBeginCapture(void *);
 
 typedef struct {
     const char *name;

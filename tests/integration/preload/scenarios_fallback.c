@@ -20,6 +20,46 @@ static void all_plain(const api *cuda) {
     check_nothing_left(cuda);
 }
 
+// Two devices are visible. With one in use memory is placed; from the second one's context on it is plain, and what is there
+// already is opened to it, as plain memory would be to a peer.
+static void second_device(const api *cuda, int (*use)(void **)) {
+    void *first, *second = NULL;
+    cuCtxGetCurrent(&first);
+    const uint64_t large = allocated(cuda, 4 * MIB), small = allocated(cuda, 100);
+    const uint64_t in_order = ordered(cuda, 4 * MIB, NULL);
+    CHECK(is_placed(large) && is_placed(small) && is_placed(in_order));
+    CHECK(stub_reaches(0, large) && !stub_reaches(1, large) && !stub_reaches(1, small));
+    CHECK(use(&second) == 0);
+    CHECK(stub_reaches(1, large) && stub_reaches(1, small) && stub_reaches(1, in_order) && stub_reaches(0, large));
+    plain(cuda, 4 * MIB);
+    CHECK(cuCtxSetCurrent(second) == 0);
+    plain(cuda, 4 * MIB);
+    CHECK(cuda->cuMemFree_v2(large) == 0);
+    CHECK(cuCtxSetCurrent(first) == 0);
+    CHECK(cuda->cuMemFree_v2(small) == 0 && cuda->cuMemFreeAsync(in_order, NULL) == 0);
+    CHECK(cuda->cuCtxSynchronize() == 0);
+    check_nothing_left(cuda);
+}
+
+static int primary_of_second(void **context) { return cuDevicePrimaryCtxRetain(context, 1); }
+static int new_on_second(void **context) { return cuCtxCreate_v2(context, 0, 1); }
+static int newest_on_second(void **context) { return cuCtxCreate_v4(context, NULL, 0, 1); }
+static void second_primary(const api *cuda) { second_device(cuda, primary_of_second); }
+static void second_context(const api *cuda) { second_device(cuda, new_on_second); }
+static void second_newest(const api *cuda) { second_device(cuda, newest_on_second); }
+
+// The other device's context is there before anything is allocated.
+static void used_before(const api *cuda) {
+    void *first, *second;
+    cuCtxGetCurrent(&first);
+    CHECK(cuDevicePrimaryCtxRetain(&second, 1) == 0);
+    plain(cuda, 4 * MIB);
+    CHECK(cuCtxSetCurrent(second) == 0);
+    plain(cuda, 4 * MIB);
+    CHECK(cuCtxSetCurrent(first) == 0);
+    check_nothing_left(cuda);
+}
+
 // What the driver says of an allocation, to a thread of that mode, it says with the preload as well, and the capture breaks.
 static void refuses(const api *cuda, int mode, void *stream) {
     uint64_t address = 0;
@@ -218,7 +258,9 @@ static void limit(const api *cuda) {
 
 const scenario scenarios_of_fallback[] = {
     {"all_plain", all_plain},
-    {"capture", capture}, {"capture_modes", capture_modes},     {"green", green},   {"failures", failures},
+    {"capture", capture}, {"capture_modes", capture_modes},
+    {"second_primary", second_primary}, {"second_context", second_context}, {"second_newest", second_newest},
+    {"used_before", used_before},     {"green", green},   {"failures", failures},
     {"out_of_memory", out_of_memory}, {"makes_room", makes_room}, {"limit", limit},
     {NULL, NULL},
 };

@@ -22,6 +22,7 @@ typedef struct {
     size_t size;
     int value;  // of a mapping: its handle; of a plain allocation: its context
     int pool;   // of a plain allocation: the one it counts in, or 0
+    unsigned devices;  // of a mapping: a bit for each that may reach it
 } range;
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -180,6 +181,11 @@ EXPORT int cuDeviceGetCount(int *count) {
     *count = text != NULL ? atoi(text) : 1;
     return 0;
 }
+EXPORT int cuDeviceCanAccessPeer(int *can, int from, int to) {
+    ENTER;
+    *can = from != to && getenv("STUB_NO_PEERS") == NULL;
+    return 0;
+}
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
     ENTER;
     (void)device;
@@ -227,6 +233,9 @@ EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device) {
     current_context = new_context(device, false);
     *context = handle_of(current_context);
     return 0;
+}
+EXPORT int cuCtxCreate_v4(void **context, void *settings, unsigned flags, int device) {
+    return (void)settings, cuCtxCreate_v2(context, flags, device);
 }
 EXPORT int cuCtxDestroy_v2(void *context) {
     ENTER;
@@ -319,7 +328,7 @@ int allocate(uint64_t *address, size_t size, int pool) {
     void *const at = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return 2;
     pthread_mutex_lock(&lock);
-    plain[plain_count++] = (range){(uint64_t)(uintptr_t)at, rounded, current_context, pool};
+    plain[plain_count++] = (range){(uint64_t)(uintptr_t)at, rounded, current_context, pool, 0};
     pool_add(pool, rounded);
     pthread_mutex_unlock(&lock);
     *address = (uint64_t)(uintptr_t)at;
@@ -543,8 +552,20 @@ EXPORT int cuMemUnmap(uint64_t address, size_t size) {
 }
 EXPORT int cuMemSetAccess(uint64_t address, size_t size, const void *access, size_t count) {
     ENTER;
-    (void)access, (void)count;
+    const int *const location = access;  // type, number, flags
+    (void)count;
+    pthread_mutex_lock(&lock);
+    range *const found = find(mappings, mapping_count, address, false);
+    if (found != NULL) found->devices |= 1u << location[1];
+    pthread_mutex_unlock(&lock);
     return mprotect((void *)(uintptr_t)address, size, PROT_READ | PROT_WRITE) == 0 ? 0 : 1;
+}
+EXPORT int stub_reaches(int device, uint64_t address) {
+    pthread_mutex_lock(&lock);
+    const range *const found = find(mappings, mapping_count, address, true);
+    const int reaches = found != NULL && (found->devices >> device & 1) != 0;
+    pthread_mutex_unlock(&lock);
+    return reaches;
 }
 // The handle of the memory that is mapped at an address; `held`: the caller will release it.
 static int retain(unsigned long long *handle, void *address, bool held) {

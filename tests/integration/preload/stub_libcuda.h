@@ -37,6 +37,9 @@ typedef struct {
 stub_point stub_now(void *stream);
 int stub_is_past(stub_point point);
 
+// Whether a device may reach what is mapped at an address.
+int stub_reaches(int device, uint64_t address);
+
 // What a real driver would have punished: memory taken away under running work, a capture broken by waiting.
 long stub_violations(void);
 

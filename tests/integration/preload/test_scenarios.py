@@ -105,7 +105,7 @@ def test_the_default_stream_is_that_of_the_way(plain: Bench, way: str, *, per_th
 @pytest.mark.parametrize(
     ("environment", "counter"),
     [
-        ({"STUB_DEVICES": "2"}, "plain_devices"),
+        ({"STUB_DEVICES": "2", "STUB_NO_PEERS": "1"}, "plain_devices"),
         ({"STUB_LACKS": "102"}, "plain_device"),
         ({"STUB_LACKS": "89"}, "plain_device"),
         ({"STUB_NO_UVM": "1"}, "plain_unarmed"),
@@ -157,6 +157,14 @@ def test_reservations_that_the_driver_does_not_map(plain: Bench) -> None:
 def test_a_setting_that_is_not_allowed_is_counted_and_the_default_holds(plain: Bench, wrong: dict[str, str]) -> None:
     counted = plain.passes("dlsym", "overrun", None, **wrong)
     assert counted["settings_refused"] == 1
+
+
+@pytest.mark.parametrize("scenario", ["second_primary", "second_context", "second_newest", "used_before"])
+def test_with_two_devices_memory_is_placed_until_the_second_one_is_used(plain: Bench, scenario: str) -> None:
+    for way in ("dlsym", "direct", "proc2"):
+        counted = plain.passes(way, scenario, STUB_DEVICES="2")
+        assert counted["plain_devices"] == 2
+        assert counted["unopened"] == 0
 
 
 def test_what_is_counted(plain: Bench) -> None:

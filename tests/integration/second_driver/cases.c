@@ -296,6 +296,15 @@ static void context_reset(void) {
     DO(cuCtxSynchronize());
 }
 
+// Of several visible devices it uses another one as well.
+static void another_device(void) {
+    void *other;
+    DO(cuDevicePrimaryCtxRetain(&other, 1));
+    fault();
+    DO(cuCtxSynchronize());
+    wrong("went on");
+}
+
 static void *record(void *event) {
     DO(cuCtxSetCurrent(context));
     DO(cuEventRecord(event, stream));
@@ -1651,7 +1660,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
 #define CASE(name) {#name, name}
     CASE(handles_used_again), CASE(image_in_writable_memory), CASE(image_in_a_file), CASE(destroyed_after), CASE(empty_copy), CASE(exported),
     CASE(exported_by_ipc), CASE(handle_asked), CASE(enumerated), CASE(constant_written_after), CASE(variable_with_address),
-    CASE(context_reset), CASE(recorded_meanwhile), CASE(late_launch), CASE(registered_is_not_freed), CASE(forked),
+    CASE(context_reset), CASE(another_device), CASE(recorded_meanwhile), CASE(late_launch), CASE(registered_is_not_freed), CASE(forked),
     CASE(many_events), CASE(nothing), CASE(passed_on), CASE(created_after),
     CASE(queued), CASE(launched_otherwise), CASE(variable_in_flight), CASE(constant_in_flight), CASE(rows_in_flight),
     CASE(never_waits), CASE(freed_in_flight), CASE(uninitialised), CASE(seen_and_diverged), CASE(seen_later_and_diverged),

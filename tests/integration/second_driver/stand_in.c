@@ -310,12 +310,14 @@ EXPORT int cuDriverGetVersion(int *v) { return *v = 13000, OK; }
 EXPORT int cuDeviceGet(int *d, int ordinal) { return *d = ordinal, OK; }
 // The last byte is the number of the GPU.
 EXPORT int cuDeviceGetUuid_v2(unsigned char *out, int d) { memset(out, 0, 16); out[15] = (unsigned char)(first_visible + d); return OK; }
-EXPORT int cuDeviceGetCount(int *n) { return *n = 1, OK; }
+EXPORT int cuDeviceGetCount(int *n) { const char *const text = getenv("STAND_IN_DEVICES"); return *n = text != NULL ? atoi(text) : 1, OK; }
+EXPORT int cuDeviceCanAccessPeer(int *can, int from, int to) { return *can = from != to, OK; }
+static int others[8];  // primary contexts of other devices, of which there is no more than that they are made
 EXPORT int cuDeviceGetAttribute(int *v, int a, int d) { return (void)d, *v = a == 11 ? INT32_MAX : a != 88, OK; }  // 88: kernels reach all host memory
-EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { ALIVE; MAY_FAIL; if (was_reset) return UNKNOWN_ERROR; if (is_alone() && getenv("STAND_IN_NOT_ALONE") != NULL) return 46; const int refused = mps_make_context(); if (refused != 0) return refused; device = d; primary = 1; *c = (void *)&primary; return OK; }
+EXPORT int cuDevicePrimaryCtxRetain(void **c, int d) { ALIVE; MAY_FAIL; if (was_reset) return UNKNOWN_ERROR; if (is_alone() && getenv("STAND_IN_NOT_ALONE") != NULL) return 46; if (primary && d != device) return others[d] = 1, *c = (void *)&others[d], OK; const int refused = mps_make_context(); if (refused != 0) return refused; device = d; primary = 1; *c = (void *)&primary; return OK; }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int d) { return (void)d, OK; }
 EXPORT int cuDevicePrimaryCtxReset_v2(int d) { return (void)d, mps_leave(), was_reset = true, OK; }
-EXPORT int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *a) { return (void)d, *f = 0, *a = primary, OK; }
+EXPORT int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *a) { return *f = 0, *a = d == device ? primary : others[d], OK; }
 EXPORT int cuCtxGetCurrent(void **c) { ALIVE; *c = current ? (void *)&primary : NULL; return OK; }
 EXPORT int cuCtxSetCurrent(void *c) {
     ALIVE;
@@ -739,7 +741,7 @@ EXPORT int cuMemUnmap(uint64_t at, size_t size) {
     }
     END(OK);
 }
-EXPORT int cuMemSetAccess(uint64_t at, size_t size, const int *a, size_t n) { MAY_FAIL; return (void)at, (void)size, (void)n, a[1] == device ? OK : INVALID; }
+EXPORT int cuMemSetAccess(uint64_t at, size_t size, const int *a, size_t n) { MAY_FAIL; return (void)at, (void)size, (void)n, a[1] == device || others[a[1]] ? OK : INVALID; }
 EXPORT int cuMemGetAllocationPropertiesFromHandle(void *p, unsigned long long h) { return (void)p, h < MOST && memories[h].references > 0 ? OK : INVALID; }
 EXPORT int cuMemGetAllocationGranularity(size_t *g, const void *p, int o) { return (void)p, (void)o, *g = UNIT, OK; }
 EXPORT int cuMemRetainAllocationHandle(unsigned long long *out, void *at) {

@@ -35,6 +35,18 @@ def test_it_goes_on_with_right_results(built: Bench, tmp_path: Path, mode: str, 
     assert (ended.said, ended.reason) == ("survived", None)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("device", ["0", "1"])
+def test_a_program_that_uses_one_of_several_gpus_goes_on(built: Bench, tmp_path: Path, mode: str, device: str) -> None:
+    ended = built.case(tmp_path, mode, "handles_used_again", STAND_IN_DEVICES="2", PROGRAM_DEVICE=device)
+    assert (ended.said, ended.reason) == ("survived", None)
+
+
+def test_a_program_that_uses_two_gpus_gets_the_error(built: Bench, tmp_path: Path) -> None:
+    ended = built.case(tmp_path, "cold", "another_device", STAND_IN_DEVICES="2")
+    assert (ended.said, ended.reason) == ("lost 719", "several_devices")
+
+
 def test_a_launch_during_the_takeover_is_not_lost(built: Bench, tmp_path: Path) -> None:
     """It succeeds with the first driver, if it gets there: threads learn of a fault one after another."""
     assert built.case(tmp_path, "cold", "late_launch").said == "survived"

@@ -13,13 +13,13 @@ from mpsguard.preload import build
 
 ENTRANCE: Final = 6
 LEVELS: Final = {
-    "deepbind hook_table hooks hooks_ipc hooks_ordered hooks_query interpose trampoline": ENTRANCE,
+    "deepbind hook_table hooks hooks_contexts hooks_ipc hooks_ordered hooks_query interpose trampoline": ENTRANCE,
     # Answers to other processes.
     "ipc_export ipc_import service snapshot": 5,
     # The way to the driver, or to the second one.
     "calls wrappers": 5,
     # Decisions.
-    "alone epoch move ordered placement replay takeover waiting": 4,
+    "alone devices epoch move ordered placement replay takeover waiting": 4,
     # Memory.
     "region slab": 3,
     # What a takeover carries over.
