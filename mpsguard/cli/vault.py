@@ -190,7 +190,7 @@ def _mebibytes(size: int) -> str:
     help="How long its next standby may take to start.",
 )
 @click.option("--lane", help="Of a program: the lane that it goes to; its own, if none is given.")
-@click.option("--close-old", is_flag=True, hidden=True, help="Of a program: shut its old connections down.")
+@click.option("--close-old", is_flag=True, help="Of a program: as of mpsguard-ctl move.")
 @with_session
 def resize(
     session: CliSession, *, name: str, share: float, uid: int | None, wait: float, lane: str | None, close_old: bool

@@ -21,6 +21,7 @@ from mpsguard.guard.control_api.messages.lanes import ProgramLeft
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.live_resize import share_refusal
 from mpsguard.guard.lanes import lane_state
+from mpsguard.guard.lanes.command import CommandFailedError
 from mpsguard.guard.model import Client, LaneState, Work
 from mpsguard.guard.remedies import termination
 from mpsguard.linux.identity import ProcessKey
@@ -38,6 +39,9 @@ _LOOKS: Final = 30
 _LOOK_AGAIN: Final = 0.1
 """Seconds between two looks at what a program says."""
 _LEFT_OPEN: Final = "it stays until the process ends"
+"""580.159.04 lists a client that it has terminated for as long as its connections are there."""
+_GONE_WITHIN: Final = 3.0
+"""Seconds in which a server sees that connections were shut down."""
 ALREADY: Final = "moved_already"
 
 
@@ -197,7 +201,7 @@ class ProgramMoves:
             raise MoveError(why)
 
     async def _moved(self, client: Client, move: Move, *, let_go: bool | None) -> ClientMoved:
-        process, stays = client.process, move.lane == client.lane
+        process = client.process
         number = 1 + secrets.randbelow(MOST_NUMBER)
         waiter: asyncio.Future[MoveState] = asyncio.get_running_loop().create_future()
         self._waiting[process] = (number, waiter)
@@ -210,7 +214,8 @@ class ProgramMoves:
             del self._waiting[process]
         if state.answer is MoveAnswer.MOVED:
             # From here on it is not broken off: the program is there.
-            return await finish(self._arrived(client, state, let_go=not stays if let_go is None else let_go))
+            return await finish(self._arrived(client, state, number, let_go=let_go))
+        self.page.take_back(number)
         has_second = state.answer is MoveAnswer.BUSY and client.second_lane is not None and move.share is None
         # Without a word it may move still: the next one, of its claim, says so.
         if state.answer is not MoveAnswer.NONE or state.reason:
@@ -234,16 +239,18 @@ class ProgramMoves:
                     async with asyncio.timeout(within):
                         return await asyncio.shield(waiter)
                 self.page.take_back(request.number)
-            return MoveState()
-        finally:
+        except BaseException:
             self.page.take_back(request.number)
+            raise
+        return MoveState()
 
-    async def _arrived(self, client: Client, state: MoveState, *, let_go: bool) -> ClientMoved:
+    async def _arrived(self, client: Client, state: MoveState, number: int, *, let_go: bool | None) -> ClientMoved:
         """Take note of a move, and have the old lane let go of the client."""
         changed = self._drivers.moved(client.process)
         if changed is None:
+            self.page.take_back(number)
             raise MoveError(f"process {client.process.pid} says that it moved, without a second driver there")
-        kept = await self._let_go(client, changed) if let_go else _LEFT_OPEN
+        kept = await self._let_go(client, changed, number, let_go=let_go)
         result = ClientMoved(
             client.process.pid, changed.lane, client.lane, changed.sm_share, state.prepared, state.paused, kept
         )
@@ -254,19 +261,32 @@ class ProgramMoves:
 
     async def _arrived_late(self, client: Client) -> None:
         with suppress(MoveError):
-            await self._arrived(client, MoveState(answer=MoveAnswer.MOVED), let_go=True)
+            await self._arrived(client, MoveState(answer=MoveAnswer.MOVED), 0, let_go=None)
 
-    async def _let_go(self, before: Client, now: Client) -> str:
+    async def _let_go(self, before: Client, now: Client, number: int, *, let_go: bool | None) -> str:
         """End what the old lane has of a client; return why it has something still, or ""."""
         lane = self._domain.lanes.named(before.lane)
         handle = self._domain.clients.handle(now.process)
-        if handle is None or lane is None:
-            return "the process has ended"
-        with handle:
-            if now.lane_before is None:
-                return ""  # the program has shut its connections down
-            end = await termination.end_work(lane, handle, _LET_GO_WITHIN)
-        if end.work not in (Work.ENDED, Work.NONE, Work.GONE):
-            return end.answer
-        self._drivers.left(now.process)
-        return ""
+        try:
+            if handle is None or lane is None:
+                return "the process has ended"
+            with handle:
+                # On the same lane, it would end both of its contexts.
+                if let_go is not False and now.lane_before is not None:
+                    end = await termination.end_work(lane, handle, _LET_GO_WITHIN)
+                    if end.work not in (Work.ENDED, Work.NONE, Work.GONE):
+                        return end.answer
+        finally:
+            # The program shuts its connections down now, if it was asked to.
+            self.page.take_back(number)
+        if not let_go:
+            return _LEFT_OPEN
+        if now.lane_before is None:
+            return ""  # its server lists the process in any case
+        for _ in range(int(_GONE_WITHIN / _LOOK_AGAIN)):
+            with suppress(CommandFailedError):
+                if now.process.pid not in await lane.clients():
+                    self._drivers.left(now.process)
+                    return ""
+            await asyncio.sleep(_LOOK_AGAIN)
+        return _LEFT_OPEN

@@ -60,6 +60,7 @@ bool move_stop(word context) {
     // What asks a stream during a capture ends the capture.
     if (!work_is_quiet(QUIET_MS) || work_is_captured()) return false;
     if (CALL(&first_copy, cuCtxSetCurrent, context) != MG_SUCCESS) return false;
+    work_drain_threads(DRAIN_MS);
     if (!work_is_idle() && !work_drain(DRAIN_MS)) return false;
     // Here nothing has to be guessed of work that was enqueued past us.
     return copies_call(&first_copy, FUNCTION_cuCtxSynchronize, NULL, 0) == MG_SUCCESS;
@@ -109,7 +110,7 @@ static bool is_of_server(int fd) {
 
 // The server sees the end of a client by that of its sockets. They stay open: the number of a descriptor that the first driver
 // knows must not become another one's.
-static void shut_down_sockets(void) {
+void move_shut_down(void) {
     for (size_t i = 0; i < socket_count; ++i) {
         struct stat file;
         const int fd = sockets[i].fd;
@@ -117,7 +118,6 @@ static void shut_down_sockets(void) {
     }
 }
 
-void move_close(word context, memory_list *first, const request *asked) {
+void move_close(word context, memory_list *first) {
     if (CALL(&first_copy, cuCtxSetCurrent, context) == MG_SUCCESS) memory_let_go(first);
-    if (asked->shut_down) shut_down_sockets();
 }

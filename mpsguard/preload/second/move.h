@@ -22,9 +22,11 @@ const char *move_carry(word context);
 // The second driver is given up, with all that it has.
 void move_give_up(void);
 
-// After the commit: the first driver lets go of what it had (memory_all, before it), and of its connections if the guard cannot end
-// them.
-void move_close(word context, memory_list *first, const request *asked);
+// After the commit: the first driver lets go of what it had (memory_all, before it).
+void move_close(word context, memory_list *first);
 
-// The sockets that the process has now, for `move_close`: before a second driver is made.
+// And of its connections, by which its server sees the end of a client (580: status 806).
+void move_shut_down(void);
+
+// The sockets that the process has now, for `move_shut_down`: before a second driver is made.
 void move_note_sockets(void);

@@ -71,7 +71,8 @@ void request_say(const request *asked, request_answer answer, double prepared, d
     if (p == NULL) return;
     zone_table_answer(&p->table, asked->number | (uint64_t)answer << 32, microseconds(prepared), microseconds(paused),
                       reason != NULL ? reason : "");
-    if (answer == ANSWER_UNDER_WAY) return;
+    // Of a move that is made, the guard says still when it has done its part.
+    if (answer == ANSWER_UNDER_WAY || answer == ANSWER_MOVED) return;
     token = 0;
     tell_token();
 }

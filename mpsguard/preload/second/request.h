@@ -23,8 +23,8 @@ typedef enum {
 // What is asked now.
 request request_now(void);
 
-// Whether that very one is asked for still.
+// Whether that very one is asked for still: until the guard has done its part, or gives it up.
 bool request_stands(const request *asked);
 
-// Answers one; `reason`: why not, or NULL. Times in milliseconds. Once it is over, the next one will be asked by another word.
+// Answers one; `reason`: why not, or NULL. Times in milliseconds. Once it has failed, the next one will be asked by another word.
 void request_say(const request *asked, request_answer answer, double prepared, double paused, const char *reason);

@@ -39,6 +39,8 @@
 // A program that is to move is left until it is idle for so long.
 #define IDLE_MS 500
 #define IDLE_LOOK_MS 0.2
+// For the guard, behind a move.
+#define GUARD_MS 20000
 // For the replay on the other lane, where each batch has a limit of its own.
 #define NO_LIMIT 1e9
 
@@ -210,10 +212,14 @@ static void move_as_asked(const request *asked) {
     stopped.context = prepared;
     beside_want_share(0);
     if (made.answer == ANSWER_MOVED)
-        move_close(takeover_context(), first, asked);
+        move_close(takeover_context(), first);
     else
         report(made.answer == ANSWER_BUSY ? "busy" : "not_moved", made.reason, made.step != NULL ? made.step : "", paused, &stopped);
     request_say(asked, made.answer, prepared, paused, made.reason);
+    if (made.answer != ANSWER_MOVED || !asked->shut_down) return;
+    // The guard has the old server end the context first.
+    for (const double until = steps_now() + GUARD_MS; request_stands(asked) && steps_now() < until;) pause_ms(LOOK_MS);
+    move_shut_down();
 }
 
 static void *keep_ready(void *unused) {

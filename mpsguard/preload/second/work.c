@@ -200,6 +200,25 @@ bool work_is_idle(void) {
     return !busy;
 }
 
+static bool any_of_threads_is_busy(void) {
+    bool busy = false;
+    for (work_stream *s = atomic_load_explicit(&newest, memory_order_acquire); !busy && s != NULL; s = s->older)
+        busy = s->of_thread && !s->ended && is_busy(s);
+    return busy;
+}
+
+void work_drain_threads(int milliseconds) {
+    word event = 0;
+    if (!any_of_threads_is_busy() || CALL(&first_copy, cuEventCreate, WORD(&event), MG_EVENT_DISABLE_TIMING) != MG_SUCCESS) return;
+    mg_result asked = CALL(&first_copy, cuEventRecord, event, WORD(MG_STREAM_LEGACY));
+    if (asked == MG_SUCCESS)
+        while ((asked = CALL(&first_copy, cuEventQuery, event)) == MG_NOT_READY && milliseconds-- > 0) nanosleep(&pause_between, NULL);
+    // No call that enqueues is under way, so this is what there was before the event.
+    for (work_stream *s = atomic_load_explicit(&newest, memory_order_acquire); asked == MG_SUCCESS && s != NULL; s = s->older)
+        if (s->of_thread && !s->ended) work_is_over(s, work_enqueued(s));
+    CALL(&first_copy, cuEventDestroy_v2, event);
+}
+
 bool work_drain(int milliseconds) {
     for (work_stream *s = atomic_load_explicit(&newest, memory_order_acquire); s != NULL; s = s->older) {
         // The stream of a thread has a name in that thread alone, and one that is gone has none.

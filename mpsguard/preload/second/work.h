@@ -64,6 +64,10 @@ bool work_is_quiet(int milliseconds);
 // Whether no stream has work, and no call that enqueues any is under way.
 bool work_is_idle(void);
 
+// The same by an event in the default stream, which waits for that of each thread: also for those of other threads, which `work_drain`
+// cannot ask. What else there is, is left.
+void work_drain_threads(int milliseconds);
+
 // Waits, for at most `milliseconds`, until the driver says so of each stream that has work. The context is current. False also
 // if a stream has work of which this thread cannot ask.
 bool work_drain(int milliseconds);

@@ -387,7 +387,17 @@ EXPORT int cuStreamIsCapturing(void *h, int *s) { BEGIN; *s = of(h)->captured !=
 EXPORT int cuStreamGetCaptureInfo(void *h, int *s, uint64_t *id) { BEGIN; *s = of(h)->captured != NULL; *id = *s ? of(h)->captured->id : 0; END(OK); }
 EXPORT int cuEventCreate(event **out, unsigned flags) { (void)flags; MAY_FAIL; BEGIN; *out = calloc(1, sizeof **out); (*out)->of_copy = &primary; END(OK); }
 EXPORT int cuEventDestroy_v2(event *e) { BEGIN; own(e); free(e); END(OK); }
-static int record(event *e, void *h) { BEGIN; own(e); e->in = of(h); e->behind = e->in->enqueued; e->captured = e->in->captured; END(OK); }
+static int record(event *e, void *h) {
+    BEGIN;
+    own(e);
+    // The default stream waits for those that are not apart from it.
+    for (size_t i = 0; of(h) == &default_stream && default_stream.captured == NULL && i < stream_count; ++i)
+        if (streams[i]->blocking && streams[i]->captured == NULL) finish(streams[i], UINT64_MAX);
+    e->in = of(h);
+    e->behind = e->in->enqueued;
+    e->captured = e->in->captured;
+    END(OK);
+}
 EXPORT int cuEventRecord(event *e, void *h) { const int result = record(e, h); pause_in("record"); return result; }
 // Of one that this copy has not recorded there is no time.
 EXPORT int cuEventElapsedTime(float *ms, event *a, event *b) { BEGIN; own(a); own(b); *ms = 1; END(a->in != NULL && b->in != NULL ? OK : BAD_HANDLE); }

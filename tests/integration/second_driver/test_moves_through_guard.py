@@ -67,15 +67,29 @@ def test_a_program_under_load_changes_lanes(guard: Guarded, built: Bench, mode: 
     assert served.ask() == {"event": "done", "code": 0}
     assert set(load.codes) <= {0}
     client = served.client(guard)
-    assert (client["lane"], client["lane_before"], client["second_lane"]) == ("default-1", None, None)
+    # As the server of 580 lists a client that it has terminated.
+    assert (client["lane"], client["lane_before"], client["second_lane"]) == ("default-1", "default-0", None)
     (told,) = guard.events("client_moved")
-    assert (told["data"]["lane"], told["data"]["was"], told["data"]["kept"]) == ("default-1", "default-0", "")
-    # The old lane has it no more, and no fault was.
+    assert (told["data"]["lane"], told["data"]["was"]) == ("default-1", "default-0")
+    assert told["data"]["kept"] == "it stays until the process ends"
+    # No fault was.
     assert guard.asked("clients")["survival"] == [{"survives": "moved", "reason": ""}]
     assert guard.asked("incidents")["incidents"] == []
     again = guard.ctl("move", str(served.program.pid))
     assert again.returncode == 1
     assert "moved_already" in again.stdout + again.stderr
+
+
+def test_a_program_that_shuts_its_old_connections_down_is_gone_from_the_old_lane(guard: Guarded, built: Bench) -> None:
+    served = Served(guard, built, "cold")
+    ready(guard, served, "cold")
+    done = guard.ctl("--json", "move", str(served.program.pid), "--close-old")
+    assert done.returncode == 0, done.stdout + done.stderr
+    client = served.client(guard)
+    assert (client["lane"], client["lane_before"]) == ("default-1", None)
+    (told,) = guard.events("client_moved")
+    assert told["data"]["kept"] == ""
+    assert served.ask() == {"event": "done", "code": 0}
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])

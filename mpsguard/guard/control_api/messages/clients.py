@@ -99,8 +99,8 @@ class MoveClientArguments(msgspec.Struct):
     """Percent of the SMs; None: as it has."""
     domain: str | None = None
     let_go: bool | None = None
-    """Whether the old lane is to let go of it. None: it is told so, but on the same lane, where that would end both
-    of its contexts. True: the program shuts its old connections down before that, which was not measured."""
+    """Whether the old lane is to let go of it. None: it is told to end the context, but on the same lane, where that
+    would end both. True: after that, the program shuts its old connections down, which was not tried on a GPU."""
 
 
 class ClientMoved(msgspec.Struct, frozen=True):
