@@ -91,7 +91,7 @@ class Case:
 
 
 class NotStruckError(SuiteError):
-    """The culprit's fault ended no work, not even its own."""
+    """The fault ended nothing, not even the culprit."""
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Study:
                 self.bench.say(f"{fault}, {mode}: {self.cases[-1].describe()}")
 
     def _struck(self, number: int, fault: str, mode: Mode) -> Case:
-        """A case whose fault struck: beside another server at work, the driver may log an exception and end no work."""
+        """Make a case until its fault strikes: with another server busy, the driver may log an exception and end nothing."""
         for left in reversed(range(TRIES)):
             with self.bench.guard(options=Options(standby=True)) as guard, Clients() as clients:
                 try:
