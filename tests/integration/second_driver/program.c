@@ -32,6 +32,7 @@ extern int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **,
 extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 extern int cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **), cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
 extern int cuGraphLaunch(void *, void *), cuGraphDestroy(void *);
+extern int cuMemAllocAsync(address *, size_t, void *), cuMemFreeAsync(address, void *), cuThreadExchangeStreamCaptureMode(int *);
 extern int cuMemAlloc_v2(address *, size_t), cuMemFree_v2(address), cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
 extern int cuMemcpyHtoDAsync_v2(address, const void *, size_t, void *), cuMemcpyDtoHAsync_v2(void *, address, size_t, void *), cuMemcpyDtoH_v2(void *, address, size_t);
 extern int cuMemcpyHtoD_v2(address, const void *, size_t), cuMemcpyDtoDAsync_v2(address, address, size_t, void *), cuMemcpyAsync(address, address, size_t, void *);
@@ -133,10 +134,17 @@ static void capture(worker *w) {
     void *parameters[] = {&packed[0], &packed[1], &packed[2], &packed[3]};
     DO(cuStreamCreate(&others, 1));
     DO(cuStreamBeginCapture_v2(w->stream, 1));
+    // As PyTorch allocates then.
+    int mode = 2;
+    address between = 0;
+    DO(cuThreadExchangeStreamCaptureMode(&mode));
+    DO(cuMemAlloc_v2(&between, next(w) % 2 ? BYTES : 3 << 20));
+    DO(cuThreadExchangeStreamCaptureMode(&mode));
     DO(cuLaunchKernel(affine, 4, 1, 1, 256, 1, 1, 60000, w->stream, parameters, NULL));
     DO(cuEventRecord(w->event, w->stream));
     DO(cuStreamWaitEvent(others, w->event, 0));
-    DO(cuMemcpyDtoDAsync_v2(w->other, w->buffer, BYTES, others));
+    DO(cuMemcpyDtoDAsync_v2(between, w->buffer, BYTES, others));
+    DO(cuMemcpyDtoDAsync_v2(w->other, between, BYTES, others));
     DO(cuEventRecord(w->event, others));
     DO(cuStreamWaitEvent(w->stream, w->event, 0));
     DO(cuMemsetD32Async(w->buffer, GRAPH_SET, 3, w->stream));
@@ -169,6 +177,16 @@ static void set_some(worker *w) {
 static void copy_over(worker *w) {
     if (next(w) % 2) DO(cuMemcpyDtoDAsync_v2(w->other, w->buffer, BYTES, w->stream));
     else DO(cuMemcpyAsync(w->other, w->buffer, BYTES, w->stream));
+    memcpy(w->other_model, w->model, BYTES);
+}
+
+// By memory in stream order, which is used again before the work on it is over.
+static void copy_in_order(worker *w) {
+    address between = 0;
+    DO(cuMemAllocAsync(&between, next(w) % 2 ? BYTES : (3 + next(w) % 3) << 20, w->stream));
+    DO(cuMemcpyDtoDAsync_v2(between, w->buffer, BYTES, w->stream));
+    DO(cuMemcpyDtoDAsync_v2(w->other, between, BYTES, w->stream));
+    DO(cuMemFreeAsync(between, w->stream));
     memcpy(w->other_model, w->model, BYTES);
 }
 
@@ -341,7 +359,7 @@ static void work(worker *w, bool first) {
             case 4: if (first) count_one(w); break;  // one thread: the counter is not atomic
             case 5: launch_beside(w); break;
             case 6: set_some(w); break;
-            case 7: copy_over(w); break;
+            case 7: next(w) % 2 ? copy_over(w) : copy_in_order(w); break;
             case 8: write_some(w); break;
             case 9:
             case 10: read_later(w); break;

@@ -43,7 +43,7 @@ def test_what_cannot_be_carried_over_is_named(built: Bench, tmp_path: Path, mode
 
 
 def test_without_zones_memory_is_the_drivers_own(built: Bench, tmp_path: Path) -> None:
-    ended = built.run(tmp_path, "cold", 4, MPSGUARD_ZONES_SMALL="plain")
+    ended = built.case(tmp_path, "cold", "nothing", MPSGUARD_ZONES_SMALL="plain")
     assert (ended.said, ended.reason) == ("lost 719", "plain_memory")
 
 
