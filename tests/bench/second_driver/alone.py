@@ -126,7 +126,7 @@ class Study:
                 self.bench.say(f"{fault}, {mode}: {self.cases[-1].describe()}")
 
     def _struck(self, number: int, fault: str, mode: Mode) -> Case:
-        """Make a case until its fault strikes: with another server busy, the driver may log an exception and end nothing."""
+        """Make a case until its fault strikes: with another server busy, the driver may log it and end nothing."""
         for left in reversed(range(TRIES)):
             with self.bench.guard(options=Options(standby=True)) as guard, Clients() as clients:
                 try:
