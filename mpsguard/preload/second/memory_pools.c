@@ -15,6 +15,9 @@ enum { FIRST_SETTING = 1, THRESHOLD = 4, SETTINGS };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { bool made; uint64_t value; } settings[SETTINGS];
 
+// That of the first driver, once there is another: after a move the first one may not say it any more.
+static word default_of_first;
+
 static word default_pool(const driver_copy *copy, word device) {
     word pool = 0;
     return CALL(copy, cuDeviceGetDefaultMemPool, WORD(&pool), device) == MG_SUCCESS ? pool : 0;
@@ -23,6 +26,7 @@ static word default_pool(const driver_copy *copy, word device) {
 // Of the device that is current, which the first driver knows after a fault as well.
 static bool is_default(word pool) {
     int device = 0;
+    if (pool != 0 && pool == default_of_first) return true;
     return pool != 0 && CALL(&first_copy, cuCtxGetDevice, WORD(&device)) == MG_SUCCESS && pool == default_pool(&first_copy, (word)device);
 }
 
@@ -60,6 +64,7 @@ mg_result memory_pools_call(const driver_copy *copy, function_id id, const word 
 
 bool memory_pools_move(void) {
     bool right = true;
+    if (copies_place() == PLACE_LANE) default_of_first = default_pool(&first_copy, copies_device());
     for (word i = FIRST_SETTING; right && i <= THRESHOLD; ++i) {
         if (!settings[i].made) continue;
         const word pool = default_pool(copies_second(), copies_device());
