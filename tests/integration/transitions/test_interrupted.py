@@ -139,12 +139,14 @@ def test_a_cancellation_leaves_no_mess_of_a_guard(stage: Stage, prepared: Prepar
 
 
 @pytest.mark.soak  # three guards for each point
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("prepared", UPGRADES.values(), ids=UPGRADES)
 def test_a_cancellation_leaves_no_mess_of_an_upgrade(stage: Stage, prepared: Prepared, record_property: Record) -> None:
     cancel(stage, prepared, record_property)
 
 
 @pytest.mark.soak  # three guards for each point
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("prepared", UPGRADES.values(), ids=UPGRADES)
 def test_an_error_of_the_kernel_leaves_no_mess_of_an_upgrade(
     stage: Stage, prepared: Prepared, record_property: Record
