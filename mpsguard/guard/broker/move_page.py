@@ -6,11 +6,13 @@ made, before another user can open it, and from then on only stores into that ma
 shortened: the next guard uses the one that is there.
 """
 
+import errno
 import mmap
 import os
 import stat
 import struct
 import threading
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from mpsguard.linux.files.directory import Directory
@@ -22,6 +24,8 @@ SLOT: Final = struct.Struct("<QIHH")
 """The program's token (0: nothing is asked), number of the request, share in hundredths of a percent, what is asked
 beside it. mpsguard/preload/second/request.c reads it."""
 SHUT_DOWN: Final = 1
+_MADV_POPULATE_WRITE: Final = 23
+"""Linux 5.14: an error where a store would be SIGBUS, because the file system has no room for the page."""
 _SLOTS: Final = BYTES // SLOT.size
 
 
@@ -56,9 +60,13 @@ class MovePage:
         fd = directory.open_file(NAME, os.O_RDWR, 0o600)
         try:
             status = os.fstat(fd)
+            if stat.S_IMODE(status.st_mode) != MODE:
+                # Takes the file's lock, which no other user can hold before it may open the file.
+                os.posix_fallocate(fd, 0, BYTES)
             if status.st_size != BYTES:
                 os.ftruncate(fd, BYTES)
             page = mmap.mmap(fd, BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ | mmap.PROT_WRITE)
+            _find_room(page)
             page[:] = bytes(BYTES)
             if stat.S_IMODE(status.st_mode) != MODE:
                 os.fchmod(fd, MODE)
@@ -75,6 +83,10 @@ class MovePage:
             free = next((slot for slot in range(_SLOTS) if slot not in self._asked), None)
             if self._map is None or free is None:
                 return False
+            try:
+                _find_room(self._map)
+            except OSError:
+                return False
             self._asked[free] = request
             _write(self._map, free, request)
             return True
@@ -84,8 +96,20 @@ class MovePage:
         with self._lock:
             for slot in [slot for slot, request in self._asked.items() if request.number == number]:
                 del self._asked[slot]
-                if self._map is not None:
-                    _write(self._map, slot, None)
+                # Where a page that was written to disk has no room, the program answers a request that has ended.
+                with suppress(OSError):
+                    if self._map is not None:
+                        _find_room(self._map)
+                        _write(self._map, slot, None)
+
+
+def _find_room(page: mmap.mmap) -> None:
+    """Raise OSError if a store into the page would end this process: a stranger may fill the file system."""
+    try:
+        page.madvise(_MADV_POPULATE_WRITE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # before Linux 5.14
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), NAME) from None
 
 
 def _write(page: mmap.mmap, slot: int, request: MoveRequest | None) -> None:

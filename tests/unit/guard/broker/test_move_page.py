@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,19 @@ import pytest
 from mpsguard.guard.broker import move_page
 from mpsguard.guard.broker.move_page import MovePage, MoveRequest
 from mpsguard.linux.files.directory import Directory
+from tests.integration.own_paths import mounts
+
+MAKES = """
+import errno, sys
+from pathlib import Path
+from mpsguard.guard.broker.move_page import MovePage
+from mpsguard.linux.files.directory import Directory
+with Directory.open(Path(sys.argv[1])) as directory:
+    try:
+        MovePage().made(directory)
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
 
 
 @pytest.fixture
@@ -70,3 +86,25 @@ def test_there_is_room_for_so_many(directory: Directory) -> None:
     most = move_page.BYTES // move_page.SLOT.size
     assert all(page.ask(MoveRequest(1 + number, 1 + number, None, False)) for number in range(most))
     assert not page.ask(MoveRequest(most + 1, most + 1, None, False))
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not mounts.may_mount(), reason="mounts file systems")
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "sparse"])
+def test_a_file_system_that_others_have_filled_is_an_error(tmp_path: Path, *, is_there: bool) -> None:
+    """A store into a page for which there is no room would end the guard by SIGBUS."""
+
+    def body() -> None:
+        mounts.tmpfs(tmp_path, "size=64k,mode=0755")
+        with Directory.make(tmp_path / "second", 0o711) as directory:
+            if is_there:
+                os.close(directory.open_file(move_page.NAME, os.O_RDWR, move_page.MODE))
+                os.truncate(directory.path / move_page.NAME, move_page.BYTES)
+            with (tmp_path / "full").open("wb", buffering=0) as full, suppress(OSError):
+                while True:
+                    full.write(bytes(4096))
+            command = [sys.executable, "-c", MAKES, str(directory.path)]
+            made = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (made.returncode, made.stdout) == (0, "ENOSPC\n"), made.stderr
+
+    mounts.in_own_namespace(body)
