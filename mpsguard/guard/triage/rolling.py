@@ -18,8 +18,9 @@ from mpsguard.guard.evidence import ClientCame, Evidence, LaneChanged, ProcessEn
 from mpsguard.guard.incident import Confidence, FaultClass, Ground, Incident
 from mpsguard.guard.triage.client_history import ClientHistory, when
 from mpsguard.guard.triage.evidence_group import BEFORE, ECHO, Parts, identity, is_anchor, rank
+from mpsguard.guard.triage.judgements import Judgement, KeptJudgements
 from mpsguard.guard.triage.past import Past
-from mpsguard.guard.triage.verdict import Judgement, Settled, judge
+from mpsguard.guard.triage.verdict import judge
 from mpsguard.linux.user_queue import UserQueue
 from mpsguard.linux.user_share import Place, UserShare
 
@@ -78,7 +79,7 @@ class RollingTriage:
     def __init__(self) -> None:
         self.history = ClientHistory()
         self._past = Past()
-        self._settled = Settled()
+        self._settled = KeptJudgements()
         self._placed: tuple[list[_Placed], list[_Placed], list[_Placed], list[_Placed]] = ([], [], [], [])
         """Signs, ends, zones, others."""
         self._kept: dict[tuple[str, object], _Kept] = {}

@@ -4,8 +4,8 @@ import random
 
 from fault_injection.histories import campaign
 from fault_injection.histories.world import history
+from mpsguard.guard.triage.judgements import KeptJudgements
 from mpsguard.guard.triage.rolling import Change, RollingTriage
-from mpsguard.guard.triage.verdict import Settled
 
 HISTORIES = 300
 
@@ -29,7 +29,7 @@ class Forgetful(RollingTriage):
     """Makes each judgement again each time."""
 
     def judge(self, now: float) -> tuple[list[Change], bool]:
-        self._settled = Settled()
+        self._settled = KeptJudgements()
         return super().judge(now)
 
 
