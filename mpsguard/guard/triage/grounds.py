@@ -137,7 +137,7 @@ GROUNDS: Final[Mapping[Ground, Worth]] = {
     ),
     Ground.REPEATED_ALONE: Worth(
         "its work faulted again when repeated alone: it says so, and the kernel's line of a fault outside of MPS, of "
-        "the kind of its lane's, names the process itself",
+        "the kind of its lane's, names the process itself, and no other at once",
         "preload, kmsg",
         "none but itself",
         Confidence.PROVEN,

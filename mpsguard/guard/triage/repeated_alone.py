@@ -77,7 +77,7 @@ def _ground(case: FaultCase, process: ProcessKey, repetition: Repetition) -> Gro
     if repetition.outcome != FAULTED or case.lane is None:
         return None
     again = case.repeated.get(process)
-    if again is not None and _names(again, process):
+    if again is not None and _names(again, process) and not _is_beside_another(case, process, again):
         return Ground.REPEATED_ALONE if _is_same(case.group, again) and _is_whole(case, again) else None
     return Ground.REPEATED_ALONE_WORD if case.now >= repetition.over + _LINE_LAG else None
 
@@ -119,6 +119,20 @@ def _names(group: EvidenceGroup, process: ProcessKey) -> bool:
     """Return whether the kernel names a process in a line in which it names no client under MPS."""
     lines = (each.what for each in group.anchors if isinstance(each.what, Xid))
     return any(line.number in SM_XIDS and line.pid == process.pid for line in lines)
+
+
+def _is_beside_another(case: FaultCase, process: ProcessKey, again: EvidenceGroup) -> bool:
+    """Return whether the kernel named another process that repeated its work alone, at about the same time.
+
+    Seen on an H100 (580.159.04): a misaligned address of one, and lines with the pids of two, of which the other one's
+    repetition went on. Which of them the lines without a pid are about is not known then, nor which one faulted.
+    """
+    return any(
+        other != process
+        and abs(group.began - again.began) <= BEFORE
+        and (group.gpu is None or again.gpu is None or group.gpu == again.gpu)
+        for other, group in case.repeated.items()
+    )
 
 
 def _is_same(one: EvidenceGroup, other: EvidenceGroup) -> bool:

@@ -76,6 +76,19 @@ def test_outside_of_mps_the_last_line_of_an_exception_names_the_process() -> Non
         assert (incident.culprit.pid, incident.ground) == (A.pid, Ground.REPEATED_ALONE)
 
 
+def test_two_that_the_kernel_names_at_once_outside_of_mps_are_not_proven() -> None:
+    """As seen on an H100: lines with the pids of the culprit and of an innocent, which went on."""
+    exception, _ = sm(20.8, A.pid, "Misaligned Address")
+    lines = [
+        Evidence(Source.KERNEL_LOG, at, Xid(13, process.pid, "Graphics Exception"), gpu=GPU, serial=f"k{at}")
+        for at, process in ((20.802, B), (20.803, A))
+    ]
+    ends = [says(A, "faulted", 20.9), says(B, "faulted", 20.95), read(21.0)]
+    evidence = [*LOST, says(A, "under_way", 20.5), says(B, "under_way", 20.5), exception, *lines, *ends]
+    for incident in triage(evidence):
+        assert incident.confidence is not Confidence.PROVEN
+
+
 def test_a_fault_of_which_the_lane_is_not_known_has_no_culprit_by_a_later_repetition() -> None:
     """The client was on another lane, where a fault came later."""
     unknown = [*TRAP, server("teardown", 30.016, lane="default-1"), *torn(A, B, C, at=30.016)]
