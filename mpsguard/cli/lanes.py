@@ -124,9 +124,9 @@ def move(
 ) -> None:
     """Move the work of a domain to its other lane: a planned takeover of every session with a standby that is ready.
 
-    Unmodified programs with a second driver follow, one after the other. Sessions without a standby stay where they
-    are, as do clients that have neither; new clients are brought to the lane on which the work is. Exit 3 if a session
-    or such a program was left behind, or if the next guard will not know of the move.
+    Unmodified programs with a second driver follow, one of each user at a time. Sessions without a standby stay where
+    they are, as do clients that have neither; new clients are brought to the lane on which the work is. Exit 3 if a
+    session or such a program was left behind, or if the next guard will not know of the move.
 
     With PID: move an unmodified program, which needs the preload and a second driver (MPSGUARD_SECOND_DRIVER). It
     stands still for a moment, and goes on. If that fails, it stays where it is, and the exit status is 1.

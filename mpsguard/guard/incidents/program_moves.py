@@ -24,8 +24,8 @@ from mpsguard.guard.lanes import lane_state
 from mpsguard.guard.lanes.command import CommandFailedError
 from mpsguard.guard.model import Client, LaneState, Work
 from mpsguard.guard.remedies import termination
-from mpsguard.linux.identity import ProcessKey
-from mpsguard.linux.tasks import Owner, finish
+from mpsguard.linux.identity import ProcessKey, UserKey
+from mpsguard.linux.tasks import Owner, beside, finish
 from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
 from mpsguard.preload.second_move import MOST_NUMBER, MoveAnswer, MoveState
 
@@ -127,14 +127,26 @@ class ProgramMoves:
         ]
 
     async def drain(self, pids: Iterable[int], lane: str) -> tuple[tuple[int, ...], tuple[ProgramLeft, ...]]:
-        """Move clients to a lane, one after the other; return those that moved, and why others did not."""
-        moved, left = [], []
+        """Move clients to a lane, one of each user after the other; return those that moved, and why others did not.
+
+        A user's programs that do not answer hold up no other user's.
+        """
+        lines: dict[UserKey | None, list[int]] = {}
+        users = {client.process.pid: client.user for client in self._domain.clients.all()}
+        for pid in pids:
+            lines.setdefault(users.get(pid), []).append(pid)
+        moved: list[int] = []
+        left: list[ProgramLeft] = []
+        async with beside(*(self._drain_line(line, lane, moved, left) for line in lines.values())) as draining:
+            await asyncio.gather(*draining)
+        return tuple(moved), tuple(left)
+
+    async def _drain_line(self, pids: list[int], lane: str, moved: list[int], left: list[ProgramLeft]) -> None:
         for pid in pids:
             try:
                 moved.append((await self.move(pid, lane, None, let_go=None)).pid)
             except MoveError as error:
                 left.append(ProgramLeft(pid, str(error)))
-        return tuple(moved), tuple(left)
 
     def answered(self, process: ProcessKey, state: MoveState) -> None:
         """Take a client's answer."""

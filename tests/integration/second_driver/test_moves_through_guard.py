@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -14,6 +17,18 @@ from tests.integration.second_driver.served import Served
 
 pytestmark = pytest.mark.slow(seconds=60, reason="compiles the preload, starts guards with two lanes")
 
+SILENT = """
+import importlib, os, pkgutil
+from fault_injection import sim
+from fault_injection.sim import client
+for each in pkgutil.iter_modules(sim.__path__):
+    importlib.import_module(f"fault_injection.sim.{each.name}")
+program = client.Client(client.parse([]))
+os.setgid(65534)
+os.setuid(65534)
+program.run()
+"""
+"""A simulated client of another user, which may not read the modules."""
 CLASSES = """
 [[domain.class]]
 name = "batch"
@@ -148,6 +163,27 @@ def test_a_lane_is_drained(guard: Guarded, built: Bench) -> None:
     late.expect("started")
     lanes = {each["process"]["pid"]: each["lane"] for each in guard.clients()}
     assert lanes == {served.program.pid: "default-1", other.program.pid: "default-0", late.pid: "default-1"}
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_another_users_program_that_does_not_answer_holds_up_no_drain(built: Bench) -> None:
+    with Guarded(domain="standby = true\nmultiuser = true\n") as guard:
+        guard.start()
+        guard.environment["MPSGUARD_SECOND_DRIVER"] = "cold"
+        # It says what it would do, as the preload does, and heeds no request.
+        silent = guard.program([sys.executable, "-c", SILENT])
+        silent.expect("started")
+        served = Served(guard, built, "cold")
+        assert served.ask() == {"event": "done", "code": 0}
+        both = [{"survives": "yes", "reason": ""}] * 2
+        wait_for("both say what they would do", lambda: guard.asked("clients")["survival"] == both)
+        command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guard.run_directory), "move"]
+        draining = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for("it has moved", lambda: served.client(guard)["lane"] == "default-1")
+        assert guard.clients_of(silent.pid, served.program.pid)[silent.pid]["lane"] == "default-0"
+        draining.kill()
+        draining.wait()
 
 
 def test_a_guard_that_ends_meanwhile_leaves_what_it_has_asked_for(guard: Guarded, built: Bench) -> None:
