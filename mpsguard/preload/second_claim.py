@@ -19,7 +19,6 @@ AT: Final = 4032
 """Where it begins in the table."""
 LAYOUT: Final = struct.Struct("<IBBH32s")
 """Sequence number (odd while it is written), phase, mode (0 off, 1 cold, 2 hot), repetition, the reason's name."""
-_READS: Final = 5
 _MODES: Final = ("off", "cold", "hot")
 
 # fmt: off
@@ -85,15 +84,7 @@ def read(fd: int) -> SecondClaim | None:
     """Return the claim in a zone table, or None where there is none; `TableError` if ``fd`` is no such table."""
     zone_table.check_is_memfd(fd)
     zone_table.check_head(os.pread(fd, zone_table.HEADER.size, 0))
-    before = os.pread(fd, LAYOUT.size, AT)
-    for _ in range(_READS):
-        after = os.pread(fd, LAYOUT.size, AT)
-        if after == before:
-            break
-        before = after
-    else:
-        raise TableError("the claim is being written all the time")
-    return decode(after)
+    return decode(zone_table.read_block(fd, LAYOUT.size, AT, "the claim"))
 
 
 def decode(block: bytes) -> SecondClaim | None:

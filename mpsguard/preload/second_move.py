@@ -4,20 +4,19 @@ It lies in the program's zone table (mpsguard/preload/zone_table.h), a file in m
 likes: the answer is its word about itself. The guard only reads there: a stranger can hold such a file's lock.
 """
 
-import os
 import struct
 from enum import IntEnum
 from typing import Final
 
 import msgspec
 
+from mpsguard.preload import zone_table
 from mpsguard.preload.second_claim import OTHER, REASONS
 from mpsguard.preload.zone_table import TableError
 
 AT: Final = 3968
 _ANSWER: Final = struct.Struct("<QIIII32s")
 """The token, number of the request, answer, microseconds of preparation and of the pause, the reason's name."""
-_READS: Final = 5
 MOST_NUMBER: Final = (1 << 32) - 1
 
 
@@ -50,13 +49,7 @@ class MoveState(msgspec.Struct, frozen=True):
 
 def read(fd: int) -> MoveState:
     """Return the answer in a zone table, which is checked by the reader of the claim; `TableError` for nonsense."""
-    before = os.pread(fd, _ANSWER.size, AT)
-    for _ in range(_READS):
-        after = os.pread(fd, _ANSWER.size, AT)
-        if after == before:
-            return decode(after)
-        before = after
-    raise TableError("the answer is being written all the time")
+    return decode(zone_table.read_block(fd, _ANSWER.size, AT, "the answer"))
 
 
 def decode(block: bytes) -> MoveState:

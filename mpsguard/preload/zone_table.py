@@ -173,6 +173,17 @@ def _place(region: ZoneRegion, address: int) -> LocatedAddress:
     return LocatedAddress(region, Part.BACK, region.back_armed, offset)
 
 
+def read_block(fd: int, size: int, at: int, what: str) -> bytes:
+    """Return a block that the program writes at any time, read twice alike; TableError, with ``what`` it is."""
+    before = os.pread(fd, size, at)
+    for _ in range(_READS):
+        after = os.pread(fd, size, at)
+        if after == before:
+            return after
+        before = after
+    raise TableError(f"{what} is being written all the time")
+
+
 def read(fd: int) -> ZoneTable:
     """Read the table behind ``fd``, a descriptor of the program's memfd or a copy of it; `TableError` if it is none.
 

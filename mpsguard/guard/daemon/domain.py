@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from mpsguard.guard.broker.standby_places import StandbyPlaces
 from mpsguard.guard.broker.unbrokered import Adoption, Reconciliation
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.daemon.lane_specs import lane_count, lane_spec
-from mpsguard.guard.evidence import Evidence, ProcessEnded, ServerEnding, Source
+from mpsguard.guard.evidence import ProcessEnded
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.lane_sentinel import LaneSentinel
 from mpsguard.guard.incidents.second_driver_watch import SecondDriverWatch
@@ -87,7 +86,7 @@ class Domain:
         self.shares = ProgramShares(state / f"{self.name}.shares.json")
         public, path = Path(settings.pipe_directory), state / f"{self.name}.second.json"
         self.seconds = SecondDriverWatch(self.view, self.shares, self.ceilings, path, events=events, metrics=metrics)
-        self._unheeded = UnheededFaults(self.view, self._server_ends, events)
+        self._unheeded = UnheededFaults(self.view, events)
         active = ActiveLaneRouter(self.lanes, self.clients, self.seconds.drivers)
         locks = Path(guard.run_directory)
         endpoints = [Endpoint(public, self._make_broker(active), config.public_lock(locks, self.name))]
@@ -214,7 +213,7 @@ class Domain:
             for name, each in self._reconciliations.items():
                 self._tasks.keep(f"reconciliation of {name}", each.run)
             self._tasks.keep(f"second drivers of {self.name}", self.seconds.run)
-            self._tasks.keep(f"unheeded faults of {self.name}", self._unheeded.run)
+            self._tasks.keep(f"unheeded faults of {self.name}", lambda: self._unheeded.run(sensors))
             lanes = await at_end.enter_async_context(beside(*(lane.run() for lane in self.lanes.all)))
             running = dict(zip(lanes, self.lanes.all, strict=True))
             for endpoint in self.endpoints:
@@ -226,10 +225,6 @@ class Domain:
                 task.result()
             await asyncio.gather(*(self._quit(running[task]) for task in rest), *rest)
             self._events.publish("domain_ended", self.name)
-
-    def _server_ends(self, what: ServerEnding) -> None:
-        """The guard is about to end a server: incidents do not follow from that."""
-        self._sensors.told(Evidence(source=Source.LANE, observed_at=time.monotonic(), what=what))
 
     def _known_pids(self) -> set[int]:
         """Of clients, of those about to be, and of what the guard itself has on its lanes."""

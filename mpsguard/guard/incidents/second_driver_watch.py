@@ -298,7 +298,8 @@ class SecondDriverWatch:
         # Also those that were about to enter when the fault was seen.
         self.drivers.faulted(name)
         went_over = len(self._gone_from(lane))
-        await end_servers(lane, self._domain.name, partial(self._observe, None), self._events, went_over=went_over)
+        assert self._sensors is not None  # `open` comes before `run`
+        await end_servers(lane, self._domain.name, self._sensors, self._events, went_over=went_over)
         return _PAUSE_FAILED
 
     def _remaining(self, lane: Lane, listed: set[int]) -> list[Remaining]:

@@ -6,13 +6,12 @@ endless kernel's client was killed alone, the first ones that came died of its f
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from mpsguard.guard.control_api.event_stream import EventStream
-from mpsguard.guard.evidence import ServerEnding
 from mpsguard.guard.incidents.domain_view import DomainView
+from mpsguard.guard.incidents.sensor_hub import SensorHub
 from mpsguard.guard.incidents.server_end import end_servers
 from mpsguard.guard.lanes.command import CommandFailedError
 from mpsguard.guard.lanes.lane import Lane
@@ -28,10 +27,9 @@ _PAUSE: Final = 0.5
 class UnheededFaults:
     """Owns the ends of servers of one domain's lanes that are left with a fault."""
 
-    def __init__(self, domain: DomainView, observe: Callable[[ServerEnding], None], events: EventStream) -> None:
-        """Create it; ``observe`` is told of each server before it is ended."""
+    def __init__(self, domain: DomainView, events: EventStream) -> None:
+        """Create it; `run` does the work."""
         self._domain = domain
-        self._observe = observe
         self._events = events
         self._prompted = asyncio.Event()
         self._ended: dict[str, float] = {}
@@ -41,16 +39,16 @@ class UnheededFaults:
         """Take note of a lane's state."""
         self._prompted.set()
 
-    async def run(self) -> None:
-        """Look after the lanes until cancelled."""
+    async def run(self, sensors: SensorHub) -> None:
+        """Look after the lanes until cancelled; ``sensors`` are told of each server before it is ended."""
         while True:
             self._prompted.clear()
-            waits = [wait for lane in self._domain.lanes.all if (wait := await self._look(lane)) is not None]
+            waits = [wait for lane in self._domain.lanes.all if (wait := await self._look(lane, sensors)) is not None]
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(waits, default=None)):
                     await self._prompted.wait()
 
-    async def _look(self, lane: Lane) -> float | None:
+    async def _look(self, lane: Lane, sensors: SensorHub) -> float | None:
         """End a lane's server if it is time; return the seconds until the next look, None without any."""
         name, now = lane.spec.name, time.monotonic()
         since = lane.recovery.unheeded()
@@ -68,5 +66,5 @@ class UnheededFaults:
         if listed or lane.recovery.unheeded() != since:
             return _PAUSE
         self._ended[name] = time.monotonic()
-        await end_servers(lane, self._domain.name, self._observe, self._events)
+        await end_servers(lane, self._domain.name, sensors, self._events)
         return None
