@@ -124,6 +124,8 @@ class SecondDrivers:
         self._refused: set[ProcessKey] = set()
         self._moving: dict[ProcessKey, Move] = {}
         """Clients that were asked to move, and have not said what came of it."""
+        self._words: dict[ProcessKey, int] = {}
+        """The last word by which each client was asked. All users read it, and it stays good until it is answered."""
         self._without: set[ProcessKey] = set()
         """Clients that had a second driver on a lane when that faulted: it is of no use, and none replaces it."""
         self._recalled = {place.process: place for place in load_places(path)}
@@ -233,14 +235,25 @@ class SecondDrivers:
             client, lane=client.second_lane, second_lane=None, lane_before=client.lane, went_over_at=time.time()
         )
 
-    def begin_move(self, process: ProcessKey, move: Move) -> None:
-        """Let a client's second driver connect, to that lane, although no fault has been."""
+    def begin_move(self, process: ProcessKey, move: Move, word: int = 0) -> None:
+        """Let a client's second driver connect, to that lane, although no fault has been.
+
+        ``word``: by which it is asked; 0: by none.
+        """
         self._moving[process] = move
+        if word:
+            self._words[process] = word
         self._save()
 
     def is_moving(self, process: ProcessKey) -> bool:
         """Return whether a client was asked to move, and has not said what came of it."""
         return process in self._moving
+
+    def asked_by(self, word: int, other_than: ProcessKey) -> ProcessKey | None:
+        """Return another process that was asked by a word, and may heed it still; None if there is none."""
+        recalled = ((place.process, place.word) for place in self._recalled.values())
+        known = (*self._words.items(), *recalled)
+        return next((process for process, asked in known if asked == word != 0 and process != other_than), None)
 
     def moved(self, process: ProcessKey) -> Client | None:
         """Take a client's word that it has moved; None if it cannot be true.
@@ -307,6 +320,7 @@ class SecondDrivers:
         self._lost.pop(process, None)
         self._refused.discard(process)
         self._moving.pop(process, None)
+        self._words.pop(process, None)
         self._without.discard(process)
         self._save()
 
@@ -324,6 +338,8 @@ class SecondDrivers:
             self._lost.setdefault(client.process, time.monotonic())
         if place.moving_to is not None and self._lanes.named(place.moving_to) is not None:
             self._moving[client.process] = Move(place.moving_to, place.share)
+        if place.word:
+            self._words[client.process] = place.word
         return msgspec.structs.replace(
             client,
             lane=place.lane,
@@ -385,6 +401,7 @@ class SecondDrivers:
                 client.moved_at,
                 move.share if (move := self._moving.get(client.process)) is not None else client.sm_share,
                 move.lane if move is not None else None,
+                self._words.get(client.process, 0),
             )
             for client in self._clients.all()
             if client.second_lane
@@ -392,4 +409,5 @@ class SecondDrivers:
             or client.moved_at
             or client.process in self._lost
             or client.process in self._moving
+            or client.process in self._words
         ]

@@ -24,6 +24,8 @@ class SecondPlace(msgspec.Struct, frozen=True):
     """Of one that has moved, or is to."""
     moving_to: str | None = None
     """The lane that it was asked to move to."""
+    word: int = 0
+    """The last word by which it was asked; 0: it never was."""
 
 
 class Move(msgspec.Struct, frozen=True):

@@ -49,8 +49,11 @@ class MoveError(Exception):
     """A program does not move; one line says why."""
 
 
-def refusal(client: Client | None, claim: SecondClaim | None, *, moving: bool) -> str:
-    """Return why a client cannot be asked to move; "" if it can. Pure."""
+def refusal(client: Client | None, claim: SecondClaim | None, *, moving: bool, meant: ProcessKey | None = None) -> str:
+    """Return why a client cannot be asked to move; "" if it can. Pure.
+
+    ``meant``: another process, that has been asked by the word that this one says is its own.
+    """
     if client is None:
         return "it is no client of this domain"
     if client.second_driver is None:
@@ -65,6 +68,8 @@ def refusal(client: Client | None, claim: SecondClaim | None, *, moving: bool) -
         return "it has said nothing of its second driver yet: it needs the preload, and a context"
     if claim.phase is not ClaimPhase.WAITING:
         return f"{claim.reason or 'second_fault'}: its lane has faulted"
+    if meant is not None:
+        return f"it says the word by which process {meant.pid} was asked: that one would move in its place"
     return ""
 
 
@@ -107,7 +112,9 @@ class ProgramMoves:
         """
         client = next((each for each in self._domain.clients.all() if each.process.pid == pid), None)
         claim = await self._claim(client) if client is not None and client.second_driver is not None else None
-        if why := refusal(client, claim, moving=client is not None and self._drivers.is_moving(client.process)):
+        moving = client is not None and self._drivers.is_moving(client.process)
+        meant = self._drivers.asked_by(self._word(client.process), client.process) if client is not None else None
+        if why := refusal(client, claim, moving=moving, meant=meant):
             raise MoveError(f"process {pid}: {why}")
         assert client is not None
         move = Move(self._lane(client, lane, share), share)
@@ -172,6 +179,9 @@ class ProgramMoves:
         if waiter is not None and not waiter.done():
             waiter.set_result(MoveState(reason="ended"))
 
+    def _word(self, process: ProcessKey) -> int:
+        return self._claims.token_of(process) if self._claims is not None else 0
+
     async def _claim(self, client: Client) -> SecondClaim | None:
         """Return what a client says now; it is looked at now and then, and one that has just come was not yet."""
         if self._claims is None:
@@ -219,9 +229,9 @@ class ProgramMoves:
         self._waiting[process] = (number, waiter)
         try:
             # Known before it is asked: its second driver may come at once.
-            self._drivers.begin_move(process, move)
-            token = self._claims.token_of(process) if self._claims is not None else 0
-            state = await self._answer(process, MoveRequest(token, number, move.share, let_go is True), waiter)
+            word = self._word(process)
+            self._drivers.begin_move(process, move, word)
+            state = await self._answer(process, MoveRequest(word, number, move.share, let_go is True), waiter)
         finally:
             del self._waiting[process]
         if state.answer is MoveAnswer.MOVED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,16 +88,20 @@ class Place:
             events=self.events,
         )
 
-    def client(self, lane: str = "d-0", uid: int = ALICE) -> ProcessKey:
+    def client(
+        self, lane: str = "d-0", uid: int = ALICE, program: Sequence[str] = ("cat",), mode: str | None = None
+    ) -> ProcessKey:
+        """A client that answers each line with a byte or more; ``mode``: of the second driver that it asks for."""
         # It answers: it is not about to execute its program, which would end a client.
-        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         self.processes.append(process)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"\n")
         process.stdout.read(1)
         handle = ProcessHandle.open(process.pid)
-        self.table.add(Client(handle.key, uid, uid, "sleep", "", None, None, "d", lane, 0.0), handle)
+        client = Client(handle.key, uid, uid, "sleep", "", None, None, "d", lane, 0.0, second_driver=mode)
+        self.table.add(client, handle)
         return handle.key
 
     def now(self, process: ProcessKey) -> Client:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from mpsguard.guard.incidents.program_moves import refusal
+from mpsguard.guard.incidents.program_moves import MoveError, refusal
 from mpsguard.guard.model import Client
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
+from tests.harness.waiting import until
+from tests.unit.guard.incidents.moving import Moving, run
 
 CLIENT = Client(ProcessKey(7, 1), 1, 1, "it", "", None, None, "d", "d-0", 0.0, second_driver="cold")
 CLAIM = SecondClaim(ClaimPhase.WAITING, "cold", "")
@@ -42,3 +45,23 @@ def test_others_are_told_why_not(changes: dict[str, Any], claim: SecondClaim | N
 
 def test_another_process_is_no_client() -> None:
     assert refusal(None, None, moving=False)
+
+
+def test_a_word_by_which_one_process_was_asked_is_no_other_ones(tmp_path: Path) -> None:
+    """All users read it on the page: the first process would heed it, and be moved in place of the second."""
+
+    async def body(moving: Moving) -> None:
+        asked, other = await moving.client(), await moving.client()
+        first = moving.begin(asked)
+        await until(moving.asked)
+        ((word, *_),) = moving.asked()
+        await moving.broken_off(first)
+        moving.say(other, word=word)
+        for _ in range(2):
+            await until(lambda: moving.word(other) == word)
+            with pytest.raises(MoveError, match=f"by which process {asked.pid} was asked"):
+                await moving.begin(other)
+            assert moving.asked() == []
+            await moving.restart()
+
+    run(tmp_path, body)
