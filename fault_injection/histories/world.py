@@ -263,6 +263,16 @@ class World:
             self.xid(at, 13, None, lane.gpu, f"Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): {exception}")
         self.xid(at + 0.002, 43, pid, lane.gpu)
 
+    def _lines_outside_of_mps(self, at: float, lane: Lane, process: ProcessKey, exception: str) -> None:
+        """The lines about the SM have no pid or that of any process with work at the time, the last one its own."""
+        if not exception:
+            self.xid(at + 0.002, 43, process.pid, lane.gpu)
+            return
+        seen = self.chance.choice((None, process.pid, *(each.pid for each in lane.clients)))
+        self.xid(at, 13, seen, lane.gpu, f"Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): {exception}")
+        self.xid(at + 0.001, 13, seen, lane.gpu, "Graphics Exception: ESR 0x519730=0x501000f 0x519734=0x0")
+        self.xid(at + 0.003, 13, process.pid, lane.gpu, "Graphics Exception: channel 0x0000005f, Class 0000cbc0")
+
     def _repeats(self, at: float, lane: Lane, process: ProcessKey, again: str | None, lost: float) -> None:
         """A client repeats its lost work alone, outside of MPS.
 
@@ -288,7 +298,7 @@ class World:
             outcome, fault = self.chance.choice(("faulted", "no_result")), ELSEWHERE
         if fault is not None:
             self.did(process, over - 0.05, "faults outside of MPS")
-            self._sm_lines(over - 0.05, lane, process.pid, fault)
+            self._lines_outside_of_mps(over - 0.05, lane, process, fault)
         if self.chance.random() < 0.9:
             self._says(at, process, "under_way")
         if what != "killed":

@@ -7,6 +7,7 @@ own, which attracts no other evidence. Only the times of the events count, not t
 Signs of work that a client repeats alone, outside of MPS, and signs of lanes are never in one group, however near.
 """
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
@@ -54,8 +55,11 @@ clock is known to 10 ms."""
 
 _MEMORY_XID: Final = 31
 
+_EXCEPTION_XID: Final = 13
+_OF_CHANNEL: Final = re.compile(r"Graphics Exception: (?:channel 0x|ChID )[0-9a-f]+\b")
+
 _NEXT_LINE: Final = 0.1
-"""Seconds after a kernel line without a pid within which the next one of the same fault has one (2 ms seen)."""
+"""Seconds after a kernel line that names no owner within which the next one of the same fault does (2 ms seen)."""
 
 TELLING: Final = frozenset({Level.CLIENT, Level.ENGINE, Level.DEVICE})
 """Levels at which an observation tells of a fault by itself."""
@@ -119,6 +123,15 @@ def is_anchor(evidence: Evidence) -> bool:
     if isinstance(what, LaneChanged):
         return what.state == "DOWN"
     return isinstance(what, ProcessEnded) and (what.signal is not None or what.execed is not None)
+
+
+def names_owner(line: Xid) -> bool:
+    """Return whether the pid in a kernel line is that of the process with the faulting channel.
+
+    Lines of Xid 13 about an SM can have the pid of another process with work at the time; the line about the channel
+    comes last and has its owner's (two processes outside of MPS, one with a misaligned address; H100, 580.159.04).
+    """
+    return line.pid is not None and (line.number != _EXCEPTION_XID or _OF_CHANNEL.search(line.text) is not None)
 
 
 def identity(evidence: Evidence) -> tuple[str, object]:
@@ -202,7 +215,7 @@ def evidence_groups(parts: Parts, history: ClientHistory) -> list[EvidenceGroup]
 
 
 def _owners(signs: Sequence[Evidence], history: ClientHistory) -> list[_Owned]:
-    """Return of which work each sign is: a kernel line without a pid is of what a client repeats if the next one is."""
+    """Return of which work each sign is: a kernel line that names no owner is of what a client repeats if the next is."""
     told = [when(sign) for sign in signs if isinstance(sign.what, ServerSays)]
     owners = [_owner(sign, told, history) for sign in signs]
     for index in reversed(range(len(signs))):
@@ -223,8 +236,11 @@ def _owner(sign: Evidence, told: Sequence[float], history: ClientHistory) -> _Ow
         return _Owner.LANE if isinstance(what, ServerSays | LaneChanged | UvmFault) else None
     if what.pid is None:
         return None
+    of_server = what.pid in history.all_servers()
+    if not of_server and not names_owner(what):
+        return None
     stay = history.of_pid(what.pid, at)
-    if stay is None or what.pid in history.all_servers() or sign.source is not Source.KERNEL_LOG:
+    if stay is None or of_server or sign.source is not Source.KERNEL_LOG:
         return _Owner.LANE
     repetition = history.repetitions.of(stay.process)
     if repetition is None or not repetition.was_under_way(at):

@@ -16,7 +16,7 @@ import msgspec
 from mpsguard.guard.evidence import SM_XIDS, Evidence, Xid
 from mpsguard.guard.incident import Confidence, FaultClass, Ground, Incident
 from mpsguard.guard.triage.client_history import when
-from mpsguard.guard.triage.evidence_group import BEFORE, EvidenceGroup
+from mpsguard.guard.triage.evidence_group import BEFORE, EvidenceGroup, names_owner
 from mpsguard.guard.triage.fault_case import FaultCase
 from mpsguard.guard.triage.lane_history import ClientStay
 from mpsguard.guard.triage.orphaned_work import SERVER_LAG
@@ -118,14 +118,13 @@ def _repeated(case: FaultCase) -> list[tuple[ClientStay, Repetition]]:
 def _names(group: EvidenceGroup, process: ProcessKey) -> bool:
     """Return whether the kernel names a process in a line in which it names no client under MPS."""
     lines = (each.what for each in group.anchors if isinstance(each.what, Xid))
-    return any(line.number in SM_XIDS and line.pid == process.pid for line in lines)
+    return any(line.number in SM_XIDS and line.pid == process.pid and names_owner(line) for line in lines)
 
 
 def _is_beside_another(case: FaultCase, process: ProcessKey, again: EvidenceGroup) -> bool:
     """Return whether the kernel named another process that repeated its work alone, at about the same time.
 
-    Seen on an H100 (580.159.04): a misaligned address of one, and lines with the pids of two, of which the other one's
-    repetition went on. Which of them the lines without a pid are about is not known then, nor which one faulted.
+    Which of them the lines without an owner are about is not known then.
     """
     return any(
         other != process

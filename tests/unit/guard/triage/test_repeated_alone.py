@@ -76,12 +76,37 @@ def test_outside_of_mps_the_last_line_of_an_exception_names_the_process() -> Non
         assert (incident.culprit.pid, incident.ground) == (A.pid, Ground.REPEATED_ALONE)
 
 
+def kernel(at: float, process: ProcessKey, text: str) -> Evidence:
+    return Evidence(Source.KERNEL_LOG, at, Xid(13, process.pid, text), gpu=GPU, serial=f"k{at}")
+
+
+CHANNEL = "Graphics Exception: channel 0x0000005f, Class 0000cbc0, Offset 00000000, Data 00000000"
+
+
+@pytest.mark.parametrize("outcome", ["completed", "faulted"])
+def test_the_lines_of_an_sm_may_have_the_pid_of_another_and_the_channels_line_has_its_owners(outcome: str) -> None:
+    """The lines of an H100 (580.159.04) for a misaligned address of A: with the pid of B but for the last."""
+    lines = [
+        kernel(20.8, B, "Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address"),
+        kernel(20.8015, B, "Graphics Exception: ESR 0x519730=0x501000f 0x519734=0x0 0x519728=0x1f81fb60"),
+        kernel(20.803, A, CHANNEL),
+    ]
+    words = [says(B, "under_way", 20.5), says(B, outcome, 21.4)]
+    incidents = triage([*LOST, *words, *repeated(A, "faulted", 20.5, *lines), read(21.5)])
+    named = [each.culprit.pid for each in incidents if each.culprit is not None]
+    proven = [each for each in incidents if each.confidence is Confidence.PROVEN]
+    assert set(named) == {A.pid}
+    assert {each.ground for each in proven} == {Ground.REPEATED_ALONE}
+    assert [bool(each.victims) for each in proven].count(True) == 1
+    assert not any(B.pid in pids(each.candidates) for each in incidents if not each.victims)
+
+
 def test_two_that_the_kernel_names_at_once_outside_of_mps_are_not_proven() -> None:
-    """As seen on an H100: lines with the pids of the culprit and of an innocent, which went on."""
+    """Which of their channels the lines without an owner are about is not known."""
     exception, _ = sm(20.8, A.pid, "Misaligned Address")
     lines = [
-        Evidence(Source.KERNEL_LOG, at, Xid(13, process.pid, "Graphics Exception"), gpu=GPU, serial=f"k{at}")
-        for at, process in ((20.802, B), (20.803, A))
+        kernel(20.802, B, CHANNEL),
+        kernel(20.803, A, CHANNEL),
     ]
     ends = [says(A, "faulted", 20.9), says(B, "faulted", 20.95), read(21.0)]
     evidence = [*LOST, says(A, "under_way", 20.5), says(B, "under_way", 20.5), exception, *lines, *ends]
