@@ -83,7 +83,11 @@ static bool hold(word context, int device, uint64_t total) {
     log_cannot_begin(REASON_work_in_flight, "a fault during an epoch");
     if (kernels_use_host_memory(device)) log_end(REASON_host_memory_in_kernels, "all memory of the process");
     // What is refused anyway needs no copy.
-    if (reasons_any(&why) || !spare_hold(spare_most(), device)) return false;
+    if (reasons_any(&why)) {
+        log_cannot_begin(why, "no epoch");
+        return false;
+    }
+    if (!spare_hold(spare_most(), device)) return false;
     host_reads_forget();
     made_behind = total;
     return log_begin();

@@ -206,6 +206,7 @@ static mg_result make_graph(const object *o, word *made) {
         for (const step *s = from->first; done && s != NULL; s = s->next) done = take_step(s, &all);
         word graph = 0;
         done = CALL(copies_second(), cuStreamEndCapture, origin, WORD(&graph)) == MG_SUCCESS && done;
+        if (!done && graph != 0) CALL(copies_second(), cuGraphDestroy, graph);
         *made = graph;
     }
     end_places(all);

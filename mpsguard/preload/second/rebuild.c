@@ -140,19 +140,20 @@ static void end_ahead(object *o) {
         case OBJECT_EVENT: CALL(copies_second(), cuEventDestroy_v2, second); break;
         case OBJECT_MODULE: CALL(copies_second(), cuModuleUnload, second); break;
         case OBJECT_LIBRARY: CALL(copies_second(), cuLibraryUnload, second); break;
-        case OBJECT_GRAPH: CALL(copies_second(), cuGraphDestroy, second); break;
-        case OBJECT_INSTANCE: CALL(copies_second(), cuGraphExecDestroy, second); break;
         default: break;
     }
     rebuild_forget(second);
     atomic_store_explicit(&o->second[copies_place()], 0, memory_order_release);
 }
 
+// The driver captures no copy of memory that is not there yet, and could take its address for one of the host's.
+static bool needs_memory(const object *o) { return o->kind == OBJECT_GRAPH || o->kind == OBJECT_INSTANCE; }
+
 void rebuild_ahead(void) {
     for (object *o = objects_newest(); o != NULL; o = o->older) {
         const word second = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
         if (o->gone && second != 0) end_ahead(o);
-        else if (!o->gone && second == 0) rebuild_translate(o->key);
+        else if (!o->gone && second == 0 && !needs_memory(o)) rebuild_translate(o->key);
     }
 }
 

@@ -12,6 +12,7 @@
 //   * memory that several copies have mapped at an address is there until the last of them unmaps it;
 //   * cuMemAlloc, cuMemHostRegister and cuEventQuery break captures (900, and 901 at the end) as the mode of the thread and
 //     that of the capture say; to create, reserve, map and export memory breaks none;
+//   * a copy within the GPU, or a memset, of memory that is not mapped in its copy cannot be captured (1);
 //   * a kernel that reaches for memory that is not mapped in its copy faults: outside of MPS the word for it is 700.
 //
 // Work is queued, and done when something waits for it; with STAND_IN_SEED, by chance also before.
@@ -596,7 +597,13 @@ EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n) {
     return copy(to, (void *)(uintptr_t)from, n, NULL, false, !within);
 }
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *h) { return copy(to, (void *)(uintptr_t)from, n, h, false, false); }
-EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *h) { pause_in("between"); return copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, n, h, false, false); }
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *h) {
+    pause_in("between");
+    BEGIN;
+    if (of(h)->captured != NULL && !(reaches(to) && reaches(from))) END(INVALID);
+    pthread_mutex_unlock(&lock);
+    return copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, n, h, false, false);
+}
 // From rows to rows of device memory.
 EXPORT int cuMemcpy2DAsync_v2(const uint64_t *w, void *h) {
     for (uint64_t row = 0; row < w[15]; ++row) {
@@ -608,6 +615,7 @@ EXPORT int cuMemcpy2DAsync_v2(const uint64_t *w, void *h) {
 EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *h) { return copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, n, h, false, false); }
 static int fill(uint64_t to, uint64_t value, unsigned bytes, size_t n, void *h) {
     BEGIN;
+    if (of(h)->captured != NULL && !reaches(to)) END(INVALID);
     queue(of(h), (operation){.to = (void *)(uintptr_t)to, .fill = bytes, .size = n * bytes, .a = {.a = value}});
     END(OK);
 }
