@@ -47,6 +47,17 @@ class _Claimant:
         self.looked_last = False
         self.move = MoveState()
         """What it has answered last."""
+        self.asking: list[asyncio.Future[MoveState | None]] = []
+        """Take what the next look shows."""
+        self.asked: list[asyncio.Future[MoveState | None]] = []
+        """Take what this look shows."""
+
+    @staticmethod
+    def tell(asked: list[asyncio.Future[MoveState | None]], state: MoveState | None) -> None:
+        for each in asked:
+            if not each.done():
+                each.set_result(state)
+        asked.clear()
 
     def close(self) -> None:
         for fd in (self.pidfd, self.table):
@@ -89,6 +100,16 @@ class SecondClaims:
         watched = self._watched.get(key)
         return watched.move.token if watched is not None else 0
 
+    async def looked(self, key: ProcessKey) -> MoveState | None:
+        """Return what a client has answered, by a look that begins from now on; None once it has ended."""
+        watched = self._watched.get(key)
+        if watched is None or watched.last is not None:
+            return None
+        asking: asyncio.Future[MoveState | None] = self._loop.create_future()
+        watched.asking.append(asking)
+        self.hurry(key)
+        return await asking
+
     def of(self, key: ProcessKey) -> SecondClaim | None:
         """Return what a client said last; None if it has said nothing."""
         watched = self._watched.get(key)
@@ -100,6 +121,8 @@ class SecondClaims:
         if watched is None:
             return
         watched.last = last
+        watched.tell(watched.asking, None)
+        watched.tell(watched.asked, None)
         self._look_soon(key, 0.0)
 
     def close(self) -> None:
@@ -108,6 +131,8 @@ class SecondClaims:
         for watched in self._watched.values():
             if watched.timer is not None:
                 watched.timer.cancel()
+            watched.tell(watched.asking, None)
+            watched.tell(watched.asked, None)
             # What a thread still looks at is not closed under it.
             if not watched.looking:
                 watched.close()
@@ -125,6 +150,8 @@ class SecondClaims:
         watched = self._watched[key]
         watched.timer = None
         watched.looking = True
+        watched.asked += watched.asking
+        watched.asking.clear()
         try:
             self._readers.run(watched.user, partial(self._look, key, watched))
         except RuntimeError:  # no thread is to be had
@@ -162,8 +189,10 @@ class SecondClaims:
             if move is not None and move != watched.move:
                 watched.move = move
                 self._answered(key, move)
+            if move is not None:
+                watched.tell(watched.asked, move)
             over = watched.claim is not None and watched.claim.phase is ClaimPhase.REFUSED
-            if not over:
+            if not over or watched.asking or watched.asked:
                 self._look_soon(key, _PAUSE_URGENT if time.monotonic() < watched.urgent_until else _PAUSE)
             return
         # A look that was under way when it ended may have come before its last word.

@@ -245,9 +245,9 @@ class SecondDrivers:
             self._words[process] = word
         self._save()
 
-    def is_moving(self, process: ProcessKey) -> bool:
-        """Return whether a client was asked to move, and has not said what came of it."""
-        return process in self._moving
+    def move_of(self, process: ProcessKey) -> Move | None:
+        """Return where a client was asked to move to; None if it was not, or what came of it is known."""
+        return self._moving.get(process)
 
     def asked_by(self, word: int, other_than: ProcessKey) -> ProcessKey | None:
         """Return another process that was asked by a word, and may heed it still; None if there is none."""
@@ -337,7 +337,7 @@ class SecondDrivers:
         if place.lost:
             self._lost.setdefault(client.process, time.monotonic())
         if place.moving_to is not None and self._lanes.named(place.moving_to) is not None:
-            self._moving[client.process] = Move(place.moving_to, place.share)
+            self._moving[client.process] = Move(place.moving_to, place.share, place.number)
         if place.word:
             self._words[client.process] = place.word
         return msgspec.structs.replace(
@@ -401,6 +401,7 @@ class SecondDrivers:
                 client.moved_at,
                 move.share if (move := self._moving.get(client.process)) is not None else client.sm_share,
                 move.lane if move is not None else None,
+                move.number if move is not None else 0,
                 self._words.get(client.process, 0),
             )
             for client in self._clients.all()

@@ -24,6 +24,8 @@ class SecondPlace(msgspec.Struct, frozen=True):
     """Of one that has moved, or is to."""
     moving_to: str | None = None
     """The lane that it was asked to move to."""
+    number: int = 0
+    """Of that request."""
     word: int = 0
     """The last word by which it was asked; 0: it never was."""
 
@@ -33,6 +35,8 @@ class Move(msgspec.Struct, frozen=True):
 
     lane: str
     share: float | None = None
+    number: int = 0
+    """Of the request; 0: of none."""
 
 
 def load_places(path: Path) -> tuple[SecondPlace, ...]:

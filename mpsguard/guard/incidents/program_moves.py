@@ -64,6 +64,8 @@ def refusal(client: Client | None, claim: SecondClaim | None, *, moving: bool, m
         return f"{ALREADY}: it has gone over after a fault"
     if moving:
         return "it is being moved"
+    if claim is not None and claim.phase is ClaimPhase.MOVED:
+        return f"{ALREADY}: it says so, and had no second driver where it was asked to go"
     if claim is None:
         return "it has said nothing of its second driver yet: it needs the preload, and a context"
     if claim.phase is not ClaimPhase.WAITING:
@@ -88,7 +90,10 @@ class ProgramMoves:
         """What programs are asked; the directory of second drivers makes it."""
         self._claims: SecondClaims | None = None
         self._waiting: dict[ProcessKey, tuple[int, asyncio.Future[MoveState]]] = {}
+        self._left: set[ProcessKey] = set()
+        """Clients with a request that was taken back before a final answer, until a look since then shows what came."""
         self._closing = Owner()
+        self._closed = False
 
     def open(self, claims: SecondClaims) -> None:
         """Begin: ``claims`` reaches the clients."""
@@ -96,6 +101,7 @@ class ProgramMoves:
 
     async def close(self) -> None:
         """End what still runs. A client that is asked says to the next guard what came of it."""
+        self._closed = True
         await self._closing.end()
 
     async def move(self, pid: int, lane: str | None, share: float | None, *, let_go: bool | None) -> ClientMoved:
@@ -112,12 +118,12 @@ class ProgramMoves:
         """
         client = next((each for each in self._domain.clients.all() if each.process.pid == pid), None)
         claim = await self._claim(client) if client is not None and client.second_driver is not None else None
-        moving = client is not None and self._drivers.is_moving(client.process)
+        moving = client is not None and self._drivers.move_of(client.process) is not None
         meant = self._drivers.asked_by(self._word(client.process), client.process) if client is not None else None
         if why := refusal(client, claim, moving=moving, meant=meant):
             raise MoveError(f"process {pid}: {why}")
         assert client is not None
-        move = Move(self._lane(client, lane, share), share)
+        move = Move(self._lane(client, lane, share), share, 1 + secrets.randbelow(MOST_NUMBER))
         self._check(client, move)
         return await self._moved(client, move, let_go=let_go)
 
@@ -162,16 +168,15 @@ class ProgramMoves:
         if waiter is not None:
             if state.number == number and final and not waiter.done():
                 waiter.set_result(state)
-        elif final and state.answer is not MoveAnswer.MOVED:
-            # Nothing waits any more: the request was broken off, or a guard before this one has asked.
-            self._drivers.not_moved(process, has_second=False)
+        elif process not in self._left:
+            # A guard before this one has asked, or the request was taken back while the client was at it.
+            self._came_of_it(process, state)
 
     def said_moved(self, process: ProcessKey) -> None:
         """Take the claim of a client that it has moved: a guard before this one has asked it to."""
-        if process not in self._waiting and self._drivers.is_moving(process):
-            client = self._domain.clients.get(process)
-            if client is not None:
-                self._closing.spawn(self._arrived_late(client), name=f"move of process {process.pid}")
+        client = self._domain.clients.get(process)
+        if process not in self._waiting and self._drivers.move_of(process) is not None and client is not None:
+            self._closing.spawn(self._arrived_late(client), name=f"move of process {process.pid}")
 
     def ended(self, process: ProcessKey) -> None:
         """Let go of a client that has ended."""
@@ -222,9 +227,44 @@ class ProgramMoves:
         ):
             raise MoveError(why)
 
+    def _leave(self, process: ProcessKey) -> None:
+        """Find out what comes of a request that was taken back without a final answer."""
+        # Else the next guard does: it begins with a page on which nothing is asked.
+        if not self._closed:
+            self._left.add(process)
+            self._closing.spawn(self._see(process), name=f"what came of the move of process {process.pid}")
+
+    async def _see(self, process: ProcessKey) -> None:
+        try:
+            state = await self._claims.looked(process) if self._claims is not None else None
+        finally:
+            self._left.discard(process)
+        if state is not None:
+            self._came_of_it(process, state)
+
+    def _came_of_it(self, process: ProcessKey, state: MoveState) -> None:
+        """Take what a client says once its request has been taken back: it heeds that no more unless it is at it."""
+        client, move = self._domain.clients.get(process), self._drivers.move_of(process)
+        if client is None or move is None or state.answer is MoveAnswer.UNDER_WAY:
+            return
+        if state.answer is MoveAnswer.MOVED:
+            self.said_moved(process)
+        else:
+            self._stays(client, move, state if state.number == move.number else MoveState(reason="no answer"))
+
+    def _stays(self, client: Client, move: Move, state: MoveState) -> str:
+        """Undo what was noted for a move; return why the client stays."""
+        busy = state.answer is MoveAnswer.BUSY
+        # As it was where nothing has begun; one that is busy keeps what was made for a fault.
+        has_second = state.answer is MoveAnswer.NONE or (busy and client.second_driver == "hot" and move.share is None)
+        self._drivers.not_moved(client.process, has_second=has_second)
+        why = state.reason or ("busy" if busy else "no answer")
+        told = {"pid": client.process.pid, "lane": client.lane, "to": move.lane, "share": move.share, "reason": why}
+        self._events.publish("client_not_moved", self._domain.name, user=client.user, **told)
+        return why
+
     async def _moved(self, client: Client, move: Move, *, let_go: bool | None) -> ClientMoved:
-        process = client.process
-        number = 1 + secrets.randbelow(MOST_NUMBER)
+        process, number = client.process, move.number
         waiter: asyncio.Future[MoveState] = asyncio.get_running_loop().create_future()
         self._waiting[process] = (number, waiter)
         try:
@@ -232,20 +272,19 @@ class ProgramMoves:
             word = self._word(process)
             self._drivers.begin_move(process, move, word)
             state = await self._answer(process, MoveRequest(word, number, move.share, let_go is True), waiter)
+        except BaseException:
+            self._leave(process)
+            raise
         finally:
             del self._waiting[process]
         if state.answer is MoveAnswer.MOVED:
             # From here on it is not broken off: the program is there.
             return await finish(self._arrived(client, state, number, let_go=let_go))
         self.page.take_back(number)
-        has_second = state.answer is MoveAnswer.BUSY and client.second_lane is not None and move.share is None
-        # Without a word it may move still: the next one, of its claim, says so.
-        if state.answer is not MoveAnswer.NONE or state.reason:
-            self._drivers.not_moved(process, has_second=has_second)
-        why = state.reason or ("busy" if state.answer is MoveAnswer.BUSY else "no answer")
-        told = {"pid": process.pid, "lane": client.lane, "to": move.lane, "share": move.share, "reason": why}
-        self._events.publish("client_not_moved", self._domain.name, user=client.user, **told)
-        raise MoveError(f"process {process.pid} stays on {client.lane}: {why}")
+        if state.answer is MoveAnswer.NONE and not state.reason:
+            self._leave(process)
+            raise MoveError(f"process {process.pid} stays on {client.lane}: no answer")
+        raise MoveError(f"process {process.pid} stays on {client.lane}: {self._stays(client, move, state)}")
 
     async def _answer(self, process: ProcessKey, request: MoveRequest, waiter: asyncio.Future[MoveState]) -> MoveState:
         """Ask a client, and return its answer; `MoveAnswer.NONE` if there is none.
@@ -271,6 +310,7 @@ class ProgramMoves:
         changed = self._drivers.moved(client.process)
         if changed is None:
             self.page.take_back(number)
+            self._drivers.not_moved(client.process, has_second=True)
             raise MoveError(f"process {client.process.pid} says that it moved, without a second driver there")
         kept = await self._let_go(client, changed, number, let_go=let_go)
         result = ClientMoved(

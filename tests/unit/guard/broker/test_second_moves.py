@@ -81,6 +81,6 @@ def test_the_next_guard_knows_what_was_asked_and_what_has_moved(tmp_path: Path) 
         assert (found[asked].lane, found[asked].second_lane) == ("d-0", "d-1")
         assert (found[gone].lane, found[gone].sm_share) == ("d-1", 30.0)
         assert found[gone].moved_at is not None
-        assert (after.is_moving(asked), after.is_moving(gone)) == (True, False)
+        assert (after.move_of(asked), after.move_of(gone)) == (Move("d-1", 30.0), None)
 
     run(tmp_path, body)

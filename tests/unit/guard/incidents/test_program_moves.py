@@ -10,9 +10,11 @@ import pytest
 
 from mpsguard.guard.incidents.program_moves import MoveError, refusal
 from mpsguard.guard.model import Client
-from mpsguard.linux.identity import ProcessKey
+from mpsguard.linux.identity import Credentials, ProcessKey
 from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
+from mpsguard.preload.second_move import MoveAnswer
 from tests.harness.waiting import until
+from tests.unit.guard.broker.test_second_drivers import ALICE
 from tests.unit.guard.incidents.moving import Moving, run
 
 CLIENT = Client(ProcessKey(7, 1), 1, 1, "it", "", None, None, "d", "d-0", 0.0, second_driver="cold")
@@ -63,5 +65,112 @@ def test_a_word_by_which_one_process_was_asked_is_no_other_ones(tmp_path: Path) 
                 await moving.begin(other)
             assert moving.asked() == []
             await moving.restart()
+
+    run(tmp_path, body)
+
+
+async def settled(moving: Moving, process: ProcessKey) -> None:
+    await until(lambda: moving.watch.drivers.move_of(process) is None)
+
+
+async def connected(moving: Moving, process: ProcessKey) -> None:
+    """Pass a program's second driver on."""
+    drivers = moving.watch.drivers
+    await drivers.admit(process, Credentials(process.pid, ALICE, ALICE))
+    lane = drivers.lane_of(process)
+    assert lane is not None
+    drivers.connected(process, lane.spec.name)
+
+
+@pytest.mark.parametrize("by", ["operator", "guard", "time"])
+def test_a_request_that_ends_before_the_program_saw_it_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    if by == "time":
+        monkeypatch.setattr("mpsguard.guard.incidents.program_moves._WITHIN", 0.1)
+        monkeypatch.setattr("mpsguard.guard.incidents.program_moves._TAKEN_BACK_WITHIN", 0.1)
+
+    async def body(moving: Moving) -> None:
+        process = await moving.client()
+        before = moving.place.now(process)
+        first = moving.begin(process)
+        await until(moving.asked)
+        if by == "guard":
+            # What serves the operator is ended last.
+            await moving.restart()
+        if by == "time":
+            with pytest.raises(MoveError, match="no answer"):
+                await first
+        else:
+            await moving.broken_off(first)
+        await settled(moving, process)
+        assert moving.place.now(process) == before
+        assert [told["reason"] for told in moving.told("client_not_moved")] == ["no answer"]
+        again = moving.begin(process)
+        await until(moving.asked)
+        ((_, number, *_),) = moving.asked()
+        await connected(moving, process)
+        moving.say(process, number=number, answer=MoveAnswer.MOVED, moved=True)
+        assert (await again).share == 20.0
+
+    run(tmp_path, body)
+
+
+def test_a_program_that_is_at_it_when_the_operator_leaves_says_what_came_of_it(tmp_path: Path) -> None:
+    async def body(moving: Moving) -> None:
+        process = await moving.client()
+        first = moving.begin(process)
+        await until(moving.asked)
+        ((_, number, *_),) = moving.asked()
+        moving.say(process, number=number, answer=MoveAnswer.UNDER_WAY)
+        await moving.broken_off(first)
+        await until(lambda: not moving.watch.moves._left)
+        with pytest.raises(MoveError, match="being moved"):
+            await moving.begin(process)
+        moving.say(process, number=number, answer=MoveAnswer.BUSY)
+        await settled(moving, process)
+        assert [told["reason"] for told in moving.told("client_not_moved")] == ["busy"]
+
+    run(tmp_path, body)
+
+
+def test_one_that_has_moved_when_the_operator_leaves_is_there(tmp_path: Path) -> None:
+    """It says so in two places, one after the other: the guard may look in between."""
+
+    async def body(moving: Moving) -> None:
+        process = await moving.client()
+        first = moving.begin(process)
+        await until(moving.asked)
+        ((_, number, *_),) = moving.asked()
+        await connected(moving, process)
+        moving.say(process, number=number, answer=MoveAnswer.UNDER_WAY, moved=True)
+        await until(lambda: claims(moving, process) is ClaimPhase.MOVED)
+        await moving.broken_off(first)
+        await until(lambda: not moving.watch.moves._left)
+        moving.say(process, number=number, answer=MoveAnswer.MOVED)
+        await settled(moving, process)
+        assert moving.place.now(process).moved_at is not None
+        assert [told["share"] for told in moving.told("client_moved")] == [20.0]
+
+    run(tmp_path, body)
+
+
+def claims(moving: Moving, process: ProcessKey) -> ClaimPhase | None:
+    claim = moving.watch.claim(process)
+    return claim.phase if claim is not None else None
+
+
+def test_a_program_that_says_that_it_moved_and_did_not_is_not_being_moved(tmp_path: Path) -> None:
+    async def body(moving: Moving) -> None:
+        process = await moving.client()
+        first = moving.begin(process)
+        await until(moving.asked)
+        ((_, number, *_),) = moving.asked()
+        moving.say(process, number=number, answer=MoveAnswer.MOVED, moved=True)
+        with pytest.raises(MoveError, match="without a second driver"):
+            await first
+        assert moving.watch.drivers.move_of(process) is None
+        with pytest.raises(MoveError, match="moved_already"):
+            await moving.begin(process)
 
     run(tmp_path, body)
