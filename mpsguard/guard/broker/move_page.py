@@ -1,9 +1,9 @@
 """Move page: what the guard asks of programs, in a file of its own that they may read (docs/concepts/moves.md).
 
 No system call of the guard may take a lock that a stranger can hold, and a process that writes to a file holds that
-file's lock for as long as it likes. So nothing is written into a program's own memory. The page is mapped when it is
-made, before another user can open it, and from then on only stores into that mapping change it. It is never removed or
-shortened: the next guard uses the one that is there.
+file's lock for as long as it likes. So nothing is written into a program's own memory. The page has its name once it
+is whole, and from then on only stores into a mapping change it: neither its size nor its mode is changed, nor is it
+removed. The next guard uses the one that is there.
 """
 
 import errno
@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from mpsguard.linux.files.directory import Directory
 
 NAME: Final = "moves"
+_DRAFT: Final = f"{NAME}.new"
 MODE: Final = 0o644
 BYTES: Final = 4096
 SLOT: Final = struct.Struct("<QIHH")
@@ -53,25 +54,11 @@ class MovePage:
         self._asked: dict[int, MoveRequest] = {}
 
     def made(self, directory: Directory) -> None:
-        """Have the page in a directory, made if it is missing; OSError."""
-        found = directory.status(NAME)
-        if found is not None and (found.st_dev, found.st_ino) == self._inode and stat.S_IMODE(found.st_mode) == MODE:
+        """Have the page in a directory, made if it is missing; OSError, also if the one there is not whole."""
+        found = _whole(directory)
+        if found is not None and (found.st_dev, found.st_ino) == self._inode:
             return
-        fd = directory.open_file(NAME, os.O_RDWR, 0o600)
-        try:
-            status = os.fstat(fd)
-            if stat.S_IMODE(status.st_mode) != MODE:
-                # Takes the file's lock, which no other user can hold before it may open the file.
-                os.posix_fallocate(fd, 0, BYTES)
-            if status.st_size != BYTES:
-                os.ftruncate(fd, BYTES)
-            page = mmap.mmap(fd, BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ | mmap.PROT_WRITE)
-            _find_room(page)
-            page[:] = bytes(BYTES)
-            if stat.S_IMODE(status.st_mode) != MODE:
-                os.fchmod(fd, MODE)
-        finally:
-            os.close(fd)
+        page, status = _drafted(directory) if found is None else _opened(directory)
         with self._lock:
             self._map, self._inode = page, (status.st_dev, status.st_ino)
             for slot, request in self._asked.items():
@@ -101,6 +88,57 @@ class MovePage:
                     if self._map is not None:
                         _find_room(self._map)
                         _write(self._map, slot, None)
+
+
+def _whole(directory: Directory) -> os.stat_result | None:
+    """Return the page's status; None if there is none.
+
+    Raises:
+        PermissionError: it would have to be changed, and another user may hold its lock, on XFS one that reads it, too.
+    """
+    if not directory.check_unheld(NAME):
+        return None
+    found = directory.status(NAME)
+    if found is not None and (stat.S_IMODE(found.st_mode), found.st_size) != (MODE, BYTES):
+        what = f"has mode {stat.S_IMODE(found.st_mode):04o} and {found.st_size} bytes, not {MODE:04o} and {BYTES}"
+        raise PermissionError(
+            errno.EPERM, f"{what}, and other users may have it open; remove it", str(directory.path / NAME)
+        )
+    return found
+
+
+def _opened(directory: Directory) -> tuple[mmap.mmap, os.stat_result]:
+    """Return the mapping of the page that is there, with no request in it."""
+    fd = directory.open_file(NAME, os.O_RDWR, MODE)
+    try:
+        return _mapped(fd), os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+def _drafted(directory: Directory) -> tuple[mmap.mmap, os.stat_result]:
+    """Make the page, whole before another user can open it or it has its name."""
+    directory.remove(_DRAFT)
+    fd = directory.open_file(_DRAFT, os.O_RDWR, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, BYTES)
+        page = _mapped(fd)
+        os.fchmod(fd, MODE)
+        os.rename(_DRAFT, NAME, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
+        return page, os.fstat(fd)
+    except BaseException:
+        with suppress(OSError):
+            directory.remove(_DRAFT)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    page = mmap.mmap(fd, BYTES, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    _find_room(page)
+    page[:] = bytes(BYTES)
+    return page
 
 
 def _find_room(page: mmap.mmap) -> None:

@@ -130,7 +130,7 @@ class Directory(Closing):
             os.fsync(fd)
         finally:
             os.close(fd)
-        self._check_unheld(name)
+        self.check_unheld(name)
         os.rename(draft, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def remove(self, name: str) -> None:
@@ -139,11 +139,11 @@ class Directory(Closing):
         Raises:
             PermissionError: other users may write to the file, so that one of them could hold its lock against this.
         """
-        if self._check_unheld(name):
+        if self.check_unheld(name):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self.fd)
 
-    def _check_unheld(self, name: str) -> bool:
+    def check_unheld(self, name: str) -> bool:
         """Return whether the name is there; PermissionError if another user may hold the lock of the file."""
         found = self.status(name)
         if found is None:

@@ -80,6 +80,27 @@ def test_the_next_guard_uses_the_one_that_is_there_and_asks_nothing_of_it(direct
     assert os.stat(directory.path / move_page.NAME).st_ino == inode
 
 
+@pytest.mark.parametrize(
+    ("mode", "size", "why"),
+    [
+        (0o666, move_page.BYTES, "other users may write to it; remove it"),
+        (0o664, move_page.BYTES, "other users may write to it; remove it"),
+        (0o600, move_page.BYTES, "has mode 0600 and 4096 bytes, not 0644 and 4096"),
+        (0o644, 100, "has mode 0644 and 100 bytes, not 0644 and 4096"),
+    ],
+)
+def test_one_that_would_have_to_be_changed_is_refused_and_left(
+    directory: Directory, mode: int, size: int, why: str
+) -> None:
+    MovePage().made(directory)
+    path = directory.path / move_page.NAME
+    path.chmod(mode)
+    os.truncate(path, size)
+    with pytest.raises(PermissionError, match=why):
+        MovePage().made(directory)
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_size) == (mode, size)
+
+
 def test_there_is_room_for_so_many(directory: Directory) -> None:
     page = MovePage()
     page.made(directory)
