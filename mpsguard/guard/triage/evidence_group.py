@@ -215,7 +215,7 @@ def evidence_groups(parts: Parts, history: ClientHistory) -> list[EvidenceGroup]
 
 
 def _owners(signs: Sequence[Evidence], history: ClientHistory) -> list[_Owned]:
-    """Return of which work each sign is: a kernel line that names no owner is of what a client repeats if the next is."""
+    """Return of which work each sign is: a kernel line without an owner is of what a client repeats if the next is."""
     told = [when(sign) for sign in signs if isinstance(sign.what, ServerSays)]
     owners = [_owner(sign, told, history) for sign in signs]
     for index in reversed(range(len(signs))):
