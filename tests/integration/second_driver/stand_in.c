@@ -12,7 +12,8 @@
 //   * memory that several copies have mapped at an address is there until the last of them unmaps it;
 //   * cuMemAlloc, cuMemHostRegister and cuEventQuery break captures (900, and 901 at the end) as the mode of the thread and
 //     that of the capture say; to create, reserve, map and export memory breaks none;
-//   * a copy within the GPU, or a memset, of memory that is not mapped in its copy cannot be captured (1);
+//   * a copy within the GPU of memory that is not mapped in its copy cannot be captured (1), and a graph with a memset of such
+//     memory not be instantiated (1);
 //   * a kernel that reaches for memory that is not mapped in its copy faults: outside of MPS the word for it is 700.
 //
 // Work is queued, and done when something waits for it; with STAND_IN_SEED, by chance also before.
@@ -615,7 +616,6 @@ EXPORT int cuMemcpy2DAsync_v2(const uint64_t *w, void *h) {
 EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *h) { return copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, n, h, false, false); }
 static int fill(uint64_t to, uint64_t value, unsigned bytes, size_t n, void *h) {
     BEGIN;
-    if (of(h)->captured != NULL && !reaches(to)) END(INVALID);
     queue(of(h), (operation){.to = (void *)(uintptr_t)to, .fill = bytes, .size = n * bytes, .a = {.a = value}});
     END(OK);
 }
@@ -647,6 +647,8 @@ EXPORT int cuGraphInstantiateWithFlags(graph **out, graph *g, unsigned long long
     BEGIN;
     own(g);
     if (flags > 15) END(INVALID);
+    for (const operation *o = g->first; o != NULL; o = o->next)
+        if (o->fill > 0 && !reaches((uintptr_t)o->to)) END(INVALID);
     graph *const made = calloc(1, sizeof *made);
     *made = (graph){.of_copy = &primary, .last = &made->first};
     for (const operation *o = g->first; o != NULL; o = o->next) {
