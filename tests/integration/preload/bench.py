@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.preload import build, library
+from mpsguard.preload import library
+from tests.harness import preload_library
 from tests.harness.kept import compiler, kept
 
 HERE = Path(__file__).resolve().parent
@@ -83,15 +84,10 @@ def make(directory: Path, sanitizer: str | None = None) -> Bench:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed: the preload cannot be built")
     flags = [] if sanitizer is None else [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
-    headers = [*HERE.glob("*.[ch]"), *build.SOURCES.rglob("*.[ch]"), build.SOURCES / "exports.map"]
-    parts: list[Path | str] = [
-        *sorted({*headers, *build.PRELOAD.sources}),
-        Path(__file__),
-        Path(build.__file__),
-        *flags,
-    ]
+    parts: list[Path | str] = [*sorted(HERE.glob("*.[ch]")), Path(__file__), *flags]
     built = kept("preload", *parts, compiler("gcc"), make=partial(_build, flags=flags))
     shutil.copytree(built, directory, dirs_exist_ok=True)
+    shutil.copy(preload_library.built(*flags), directory)
     return Bench(directory, None if sanitizer is None else _runtime(sanitizer))
 
 
@@ -100,7 +96,6 @@ def _build(directory: Path, flags: list[str]) -> None:
     driver = str(directory / "libcuda.so.1")
     here = "-Wl,-rpath,$ORIGIN"
     scenarios = sorted(path.name for path in HERE.glob("scenarios_*.c"))
-    build.compile_library(build.PRELOAD, directory / library.NAME, flags=["-Werror", *flags])
     stub = sorted(path.name for path in HERE.glob("stub_*.c"))
     compile_c(directory / "libcuda.so.1", stub, *shared, "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
     compile_c(directory / "program", ["program.c", "reach.c", *scenarios], *flags, here, driver)

@@ -7,13 +7,13 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from mpsguard.preload import build, library
+from mpsguard.preload import library
+from tests.harness import preload_library
 from tests.harness.kept import compiler, kept
 from tests.harness.whole_lines import whole_lines
 
@@ -167,15 +167,14 @@ def make(directory: Path) -> Bench:
     """Build everything into ``directory``. Skips without gcc."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed: the preload cannot be built")
-    sources = [*HERE.glob("*.[chS]"), *build.SOURCES.rglob("*.[chS]"), build.SOURCES / "exports.map"]
-    parts = [*sorted(sources), Path(__file__), Path(build.__file__)]
-    built = kept("second-driver", *parts, compiler("gcc"), make=partial(_build))
+    parts = [*sorted(HERE.glob("*.[chS]")), Path(__file__)]
+    built = kept("second-driver", *parts, compiler("gcc"), make=_build)
     shutil.copytree(built, directory, dirs_exist_ok=True)
+    shutil.copy(preload_library.built(), directory)
     return Bench(directory)
 
 
 def _build(directory: Path) -> None:
-    build.compile_library(build.PRELOAD, directory / library.NAME, flags=["-Werror"])
     driver, libraries = directory / "libcuda.so.1", ["-lpthread", "-ldl"]
     hidden = ["-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
     # As the driver is linked: what it calls of itself is its own.
