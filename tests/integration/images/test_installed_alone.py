@@ -63,7 +63,7 @@ class Machine(NamedTuple):
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    wheel = packaged.kept_build(tmp_path_factory.mktemp("wheel"), "wheel")["whl"]
+    wheel = packaged.kept_wheel(tmp_path_factory.mktemp("wheel"))["whl"]
     # Not in pytest's directory, which is closed to other users. Root's own Python may be closed to them, too.
     with tempfile.TemporaryDirectory(prefix="mpsguard-images-") as name:
         root = Path(name)

@@ -67,7 +67,7 @@ class PackagedGuard(InstalledGuard):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """deb, wheel and source archive, and the bill of materials, by the ends of their names."""
-    return packaged.kept_build(tmp_path_factory.mktemp("packages"), "deb", "wheel")
+    return packaged.kept_packages(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="module")
