@@ -26,6 +26,7 @@ _NAMESPACES: Final = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 _JOIN: Final = '[ ! -e "$0" ] || echo $$ >"$0"; exec "$@"'
 _INIT: Final = "/sys/fs/cgroup/init.scope/cgroup.procs"
 _POLL: Final = 0.02
+_SELDOM: Final = 0.2
 _END_DEADLINE: Final = 20.0
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -59,15 +60,20 @@ def missing() -> str | None:
 
 
 def wait_for(predicate: Callable[[], T], deadline: float, what: str) -> T:
-    """Ask until ``predicate`` says something true, and return that; AssertionError after ``deadline`` seconds."""
-    end = time.monotonic() + deadline
+    """Ask until ``predicate`` says something true, and return that; AssertionError after ``deadline`` seconds.
+
+    The longer it has been waited, the seldomer: to ask is to start processes, which take the processors away from what
+    is waited for.
+    """
+    begun = time.monotonic()
     while True:
         answer = predicate()
         if answer:
             return answer
-        if time.monotonic() >= end:
+        waited = time.monotonic() - begun
+        if waited >= deadline:
             raise AssertionError(f"not within {deadline:g} s: {what} (last answer: {answer!r})")
-        time.sleep(_POLL)
+        time.sleep(max(_POLL, min(waited / 5, _SELDOM)))
 
 
 class BootedSystemd:

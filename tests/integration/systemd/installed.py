@@ -73,8 +73,10 @@ class InstalledGuard:
         """Wait until a guard other than ``old`` is ready; its pid."""
 
         def ready() -> int:
-            pid = self.pid()
-            return pid if pid != old and self.machine.property(SERVICE, "ActiveState") == "active" else 0
+            shown = self.machine.systemctl("show", "--property=MainPID,ActiveState", SERVICE).stdout.splitlines()
+            state = dict(line.split("=", 1) for line in shown)
+            pid = int(state["MainPID"])
+            return pid if pid != old and state["ActiveState"] == "active" else 0
 
         return self.machine.wait_for(ready, DEADLINE, f"a guard in the place of {old}")
 
@@ -178,13 +180,16 @@ class Client:
     def wait_for(self, event: str) -> None:
         """Wait until it tells ``event``; fails as soon as it cannot any more."""
 
+        told: list[str] = []
+
         def told_or_ended() -> bool:
             # In this order: what it told before it ended counts.
             ended = self.pid() == 0
-            return event in self.events() or ended
+            told[:] = self.events()
+            return event in told or ended
 
         self._machine.wait_for(told_or_ended, DEADLINE, f"{event} from {self.unit}")
-        assert event in self.events(), self._machine.journal(self.unit)
+        assert event in told, self._machine.journal(self.unit)
 
     def end(self) -> None:
         """End it in order, and see that nothing went wrong in its life."""
