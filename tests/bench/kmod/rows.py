@@ -90,7 +90,7 @@ def record_builtin(recorder: Recorder, kernel: Kernel, tree: Path, label: str) -
     for patched in (True, False):
         say(f"{label}: NVIDIA's tests, {'patched' if patched else 'stock'}")
         modules = workshop.build(tree, kernel, patched=patched)
-        run = run_program(kernel, modules, "builtin", parameters=TESTS, deadline_s=DEADLINE_S)
+        run = run_program(kernel, modules, "builtin", "all", parameters=TESTS, deadline_s=DEADLINE_S)
         theirs = [line for line in run.lines if not line["builtin"].startswith("FAULT_ISOLATION")]
         counts[patched] = (sum(not line["result"] and not line["status"] for line in theirs), len(theirs))
     (ours, total), (stock, _) = counts[True], counts[False]
