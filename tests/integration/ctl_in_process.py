@@ -1,11 +1,13 @@
 """A command of mpsguard-ctl without a process of its own: to start one takes longer than all that it does."""
 
 import json
+import subprocess
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
 import msgspec
+from click.testing import CliRunner
 
 from mpsguard.cli.ctl import main
 from mpsguard.cli.session import CliSession, error_document
@@ -38,3 +40,12 @@ def document_of(run_directory: str, name: str, *arguments: str, deadline: float)
         command.main(list(arguments), prog_name=name, obj=session, standalone_mode=False)
     (document,) = session.documents
     return document
+
+
+def done_by(run_directory: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """What `mpsguard-ctl --run-directory RUN_DIRECTORY ARGUMENTS` prints, and the status that it ends with."""
+    words = ["--run-directory", run_directory, *arguments]
+    done = CliRunner().invoke(main, words, prog_name="mpsguard-ctl")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)

@@ -15,6 +15,7 @@ import pytest
 from tests.harness.leftovers import end_all
 from tests.harness.stopped import stopped
 from tests.harness.waiting import wait_for
+from tests.integration.ctl_in_process import done_by
 from tests.integration.guarded import SIMULATED, Program
 from tests.integration.own_paths.ways import LEFT, MENDED, Way
 
@@ -49,14 +50,7 @@ class Dropin:
         )
 
     def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        run = self.public / ".mpsguard" / "run"
-        return subprocess.run(
-            [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(run), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return done_by(str(self.public / ".mpsguard" / "run"), *arguments)
 
     def guard(self) -> int:
         """The guard's pid."""
@@ -100,8 +94,9 @@ def dropin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dropin]:
 def test_it_is_made_again_with_all_that_lies_in_it(dropin: Dropin, way: Way) -> None:
     way.to(dropin.public, dropin.guard())
     wait_for("MPS", lambda: dropin.ctl("check", "--for", "ready").returncode == 0 and dropin.has_mps())
-    assert dropin.ctl("status").returncode in (0, 3)
-    assert "without MPS" not in dropin.ctl("status").stdout
+    status = dropin.ctl("status")
+    assert status.returncode in (0, 3)
+    assert "without MPS" not in status.stdout
     assert dropin.front(given=f"{QUERY}\n").stdout == "100.0\n"
 
 

@@ -6,14 +6,18 @@ import html
 import http.client
 import json
 import os
+import re
+import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.harness.free_port import free_port
 from tests.harness.waiting import wait_for
+from tests.integration.ctl_in_process import done_by
 from tests.integration.guarded import DEADLINE, Guarded
 from tests.integration.own_paths.mounts import in_own_namespace
 from tests.integration.own_paths.ways import LEFT, LEFT_BY_ROOT, MENDED, MENDED_BY_ROOT, Way
@@ -47,18 +51,61 @@ def has_mps(guarded: Guarded) -> bool:
     return with_mps
 
 
-def mended(guarded: Guarded, times: int = 1) -> list[str]:
-    """What was mended in the public directory, once that was done so often."""
+def mended_so_far(guarded: Guarded) -> int:
+    """How often something was mended in the public directory."""
+    return sum(Path(each["data"]["path"]) == guarded.public for each in guarded.events("path_mended"))
 
-    def look() -> list[str] | None:
-        found = [
-            each["data"]["detail"]
-            for each in guarded.events("path_mended")
-            if Path(each["data"]["path"]) == guarded.public
-        ]
-        return found if len(found) >= times else None
 
-    return wait_for("the public directory made again", look)
+def mended(guarded: Guarded, before: int) -> None:
+    """Wait until something was mended there, after so often before."""
+    wait_for("the public directory made again", lambda: mended_so_far(guarded) > before)
+
+
+class SharedGuards:
+    """Guards that several tests use, one after the other.
+
+    A guard is closed instead of reused if its test failed, or if its public directory has become a link.
+    """
+
+    def __init__(self) -> None:
+        self._guards: dict[object, Guarded] = {}
+
+    @contextmanager
+    def of(self, kind: object, start: Callable[[Guarded], None]) -> Iterator[Guarded]:
+        """A guard of a kind: one of an earlier test, or else one that ``start`` starts."""
+        guarded = self._guards.pop(kind, None)
+        if guarded is None:
+            guarded = Guarded()
+        with ExitStack() as closing:
+            closing.callback(guarded.close)
+            if not guarded.process.runs:
+                start(guarded)
+            yield guarded
+            if not guarded.public.is_symlink():
+                clear_away(guarded)
+                self._guards[kind] = guarded
+                closing.pop_all()
+
+    def close(self) -> None:
+        for guarded in self._guards.values():
+            guarded.close()
+
+
+def clear_away(guarded: Guarded) -> None:
+    """Remove what a way has left beside the public directory or in it."""
+    for name in ("old", "elsewhere", "other", "file", "target", f"{guarded.public.name}/control.bak"):
+        path = guarded.root / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def guards() -> Iterator[SharedGuards]:
+    shared = SharedGuards()
+    yield shared
+    shared.close()
 
 
 def page(port: int, path: str) -> tuple[int, str]:
@@ -72,27 +119,42 @@ def page(port: int, path: str) -> tuple[int, str]:
 
 
 def check(guarded: Guarded, purpose: str) -> int:
-    return guarded.ctl("check", "--for", purpose).returncode
+    return done_by(str(guarded.run_directory), "check", "--for", purpose).returncode
+
+
+@contextmanager
+def one_for(way: Way, guards: SharedGuards, kind: object, start: Callable[[Guarded], None]) -> Iterator[Guarded]:
+    """A guard for this way: one of its own where it lives in a mount namespace that ends with the test."""
+    if way.mounts:
+        with Guarded() as guarded:
+            start(guarded)
+            yield guarded
+    else:
+        with guards.of(kind, start) as guarded:
+            yield guarded
 
 
 @SOCKETS
 @ways(MENDED, MENDED_BY_ROOT)
-def test_it_is_made_again(way: Way, held: bool) -> None:
+def test_it_is_made_again(guards: SharedGuards, way: Way, held: bool) -> None:
+    def start(guarded: Guarded) -> None:
+        if held:
+            guarded.hold_sockets()
+        guarded.start()
+
     def body() -> None:
-        with Guarded() as guarded:
-            if held:
-                guarded.hold_sockets()
-            guarded.start()
+        with one_for(way, guards, ("made again", held), start) as guarded:
             assert has_mps(guarded)
+            before = mended_so_far(guarded)
             way.to(guarded.public, guarded.guard.pid)
-            assert mended(guarded)
+            mended(guarded, before)
             assert has_mps(guarded)
             found = guarded.public.resolve().stat()
             assert (found.st_uid, modes(guarded.public.resolve())) == (os.geteuid(), MODES)
             status = guarded.json("status")
             assert (status["health"], status["problems"]) == ("healthy", [])
             assert guarded.metric("mpsguard_path_intact", path=str(guarded.public)) == 1
-            # The next guard finds it as this one left it.
+            # The next guard, which is the next test's, finds it as this one left it.
             guarded.kill()
             guarded.start()
             assert has_mps(guarded)
@@ -103,33 +165,38 @@ def test_it_is_made_again(way: Way, held: bool) -> None:
 
 @SOCKETS
 @ways(LEFT, LEFT_BY_ROOT)
-def test_what_may_not_be_touched_is_told_by_all_that_can_be_asked(way: Way, held: bool) -> None:
+def test_what_may_not_be_touched_is_told_by_all_that_can_be_asked(guards: SharedGuards, way: Way, held: bool) -> None:
+    def start(guarded: Guarded) -> None:
+        guarded.config.write_text(guarded.config.read_text().replace('"off"', f'"127.0.0.1:{free_port()}"'))
+        if held:
+            guarded.hold_sockets()
+        guarded.start()
+
     def body() -> None:
-        port = free_port()
-        with Guarded() as guarded:
-            guarded.config.write_text(guarded.config.read_text().replace('"off"', f'"127.0.0.1:{port}"'))
-            if held:
-                guarded.hold_sockets()
-            guarded.start()
+        with one_for(way, guards, ("told", held), start) as guarded:
+            served = re.search(r'"127\.0\.0\.1:(\d+)"', guarded.config.read_text())
+            assert served is not None
+            port = int(served[1])
+            before, lost = mended_so_far(guarded), len(guarded.events("path_lost"))
             way.to(guarded.public, guarded.guard.pid)
             status = wait_for("the problem", lambda: found if (found := guarded.json("status"))["problems"] else None)
             assert status["health"] == "degraded"
             (problem,) = status["problems"]
             assert "without MPS" in problem
             assert str(guarded.public) in problem
-            assert guarded.ctl("status").returncode == 3
+            assert done_by(str(guarded.run_directory), "status").returncode == 3
             assert [check(guarded, purpose) for purpose in ("live", "ready", "slurm", "npd")] == [0, 1, 1, 1]
             assert page(port, "/readyz")[0] == 503
             wait_for("the page", lambda: problem in html.unescape(page(port, "/")[1]))
             assert guarded.metric("mpsguard_path_intact", path=str(guarded.public)) == 0
-            (event,) = guarded.events("path_lost")
+            (event,) = guarded.events("path_lost")[lost:]
             assert event["data"]["keeps_out"]
             doctor = guarded.ctl("doctor", "--config", str(guarded.config), "--json")
             assert doctor.returncode == 3
             assert ("problem", problem) in [(each["grade"], each["text"]) for each in json.loads(doctor.stdout)]
             assert way.undo is not None
             way.undo(guarded.public)
-            assert mended(guarded)
+            mended(guarded, before)
             assert has_mps(guarded)
             wait_for("its health", lambda: guarded.json("status")["health"] == "healthy")
 

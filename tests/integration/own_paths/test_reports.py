@@ -13,12 +13,14 @@ import pytest
 from mpsguard.linux.sockets.listens import listens
 from tests.harness.stopped import stopped
 from tests.harness.waiting import wait_for
+from tests.integration.ctl_in_process import done_by
 from tests.integration.guarded import SIMULATED, Guarded
 from tests.integration.own_paths import mounts
 
 pytestmark = pytest.mark.slow(seconds=60, reason="a guard for each report")
 
 IS_ROOT = os.geteuid() == 0
+PURPOSES = ("ready", "slurm", "npd")
 
 
 @dataclass(frozen=True)
@@ -137,11 +139,8 @@ def test_no_program_runs_without_mps_while_the_guard_says_that_all_is_well(repor
             happens(report, guarded)
             wait_for("the outcome", lambda: settled(guarded, is_told=report.is_told))
             if report.is_told:
-                assert [guarded.ctl("check", "--for", each).returncode for each in ("ready", "slurm", "npd")] == [
-                    1,
-                    1,
-                    1,
-                ]
+                asked = [done_by(str(guarded.run_directory), "check", "--for", each) for each in PURPOSES]
+                assert [done.returncode for done in asked] == [1, 1, 1]
             else:
                 assert guarded.client("--seconds", "0.1").expect("connected", "bare")["mps"]
 
