@@ -8,17 +8,21 @@ from typing import Final, TypeVar
 _DEADLINE: Final = 30.0
 """Seconds any single wait may take before the test fails; nothing takes near that long."""
 _AGAIN: Final = 0.005
+_LATER: Final = 0.02
+"""Seconds between two looks: at first, and where it has been waited for more than a second. To ask a guard takes it and
+the test as long as the first of these, which other tests lack."""
 
 T = TypeVar("T")
 
 
 def wait_for(what: str, look: Callable[[], T | bool | None], deadline: float = _DEADLINE) -> T:
     """Call ``look`` until it returns something true, and return that; TimeoutError after ``deadline`` seconds."""
-    due = time.monotonic() + deadline
+    begun = time.monotonic()
     while not (seen := look()):
-        if time.monotonic() > due:
+        waited = time.monotonic() - begun
+        if waited > deadline:
             raise TimeoutError(f"{what}: not within {deadline:g} s")
-        time.sleep(_AGAIN)
+        time.sleep(max(_AGAIN, min(waited / 50, _LATER)))
     return seen  # type: ignore[return-value]  # False and None are excluded by the loop
 
 
