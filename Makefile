@@ -45,6 +45,7 @@ soak: packages vendor ## long campaigns, an hour or more: 1,000 failovers, 100,0
 	$(PY) scripts/fuzz --cases 10000000 --seed 1
 	$(PYTEST) --durations=0 -o timeout=3600 -m soak
 	$(PYTEST) $(PARALLEL) --hypothesis-profile=search -m 'not slow and not soak' tests/unit
+	$(PYTEST) --hypothesis-profile=search tests/unit/preload/zones/test_accounting.py
 
 .PHONY: lint
 lint: venv ## ruff, mypy, import layers, shellcheck

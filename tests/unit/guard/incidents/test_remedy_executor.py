@@ -19,6 +19,7 @@ from mpsguard.guard.incidents.remedy_resolver import DomainRemedies, RemedyResol
 from mpsguard.guard.remedies.policy import Decision, Standing, Verdict
 from mpsguard.guard.remedies.remedy import Applied, Failed, NotNeeded, Observed, Outcome, RemedyCase
 from mpsguard.linux.identity import ProcessKey
+from tests.harness.examples import examples
 
 PEOPLE = [ProcessKey(100 + number, number) for number in range(4)]
 STEPS = {
@@ -233,7 +234,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(70), stateful_step_count=30, deadline=None)
 
 
 def outcome_of(bench: Bench, told: Incident) -> Outcome:

@@ -2,12 +2,15 @@
 
 import random
 
+import pytest
+
 from fault_injection.histories import campaign
 from fault_injection.histories.world import history
 from mpsguard.guard.triage.judgements import KeptJudgements
 from mpsguard.guard.triage.rolling import Change, RollingTriage
 
-HISTORIES = 300
+HISTORIES = 100
+"""`make soak` has 100,000."""
 
 
 def test_no_innocent_is_proven_or_ended() -> None:
@@ -42,7 +45,8 @@ def told(rolling: RollingTriage, number: int) -> list[Change]:
     return found
 
 
-def test_a_judgement_that_is_not_made_again_would_be_the_same() -> None:
-    changes = [(told(RollingTriage(), number), told(Forgetful(), number)) for number in range(HISTORIES)]
+@pytest.mark.parametrize("histories", [HISTORIES, pytest.param(3000, marks=pytest.mark.soak)])
+def test_a_judgement_that_is_not_made_again_would_be_the_same(histories: int) -> None:
+    changes = [(told(RollingTriage(), number), told(Forgetful(), number)) for number in range(histories)]
     assert [kept for kept, _ in changes] == [again for _, again in changes]
-    assert sum(len(kept) for kept, _ in changes) > HISTORIES
+    assert sum(len(kept) for kept, _ in changes) > histories

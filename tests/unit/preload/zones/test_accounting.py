@@ -11,6 +11,7 @@ from mpsguard.preload.zone_layout import MARGIN
 from mpsguard.preload.zone_table import ZoneRegion
 from mpsguard.preload.zones import BudgetError, ZoneCudaError, ZonedRegion, ZoneKind, ZoneSpace, budget
 from mpsguard.preload.zones.table import SLOTS, TableWriter
+from tests.harness.examples import examples
 from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.unit.preload.zones.stub import MIB, StubDriver, StubUvm, armed_in_maps, table_of_this_process
 
@@ -122,7 +123,7 @@ class Spaces(RuleBasedStateMachine):
 
 
 TestSpaces = Spaces.TestCase
-TestSpaces.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSpaces.settings = settings(max_examples=examples(20), stateful_step_count=30, deadline=None)
 
 
 def region_at(number: int) -> ZoneRegion:
