@@ -7,10 +7,9 @@ import http.client
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.harness.waiting import wait_for
 from tests.integration.ctl_in_process import done_by
 from tests.integration.guarded import DEADLINE, Guarded
 from tests.integration.own_paths.mounts import in_own_namespace
+from tests.integration.own_paths.shared import SharedGuards
 from tests.integration.own_paths.ways import LEFT, LEFT_BY_ROOT, MENDED, MENDED_BY_ROOT, Way
 
 pytestmark = pytest.mark.slow(seconds=180, reason="a guard for each way")
@@ -59,53 +59,6 @@ def mended_so_far(guarded: Guarded) -> int:
 def mended(guarded: Guarded, before: int) -> None:
     """Wait until something was mended there, after so often before."""
     wait_for("the public directory made again", lambda: mended_so_far(guarded) > before)
-
-
-class SharedGuards:
-    """Guards that several tests use, one after the other.
-
-    A guard is closed instead of reused if its test failed, or if its public directory has become a link.
-    """
-
-    def __init__(self) -> None:
-        self._guards: dict[object, Guarded] = {}
-
-    @contextmanager
-    def of(self, kind: object, start: Callable[[Guarded], None]) -> Iterator[Guarded]:
-        """A guard of a kind: one of an earlier test, or else one that ``start`` starts."""
-        guarded = self._guards.pop(kind, None)
-        if guarded is None:
-            guarded = Guarded()
-        with ExitStack() as closing:
-            closing.callback(guarded.close)
-            if not guarded.process.runs:
-                start(guarded)
-            yield guarded
-            if not guarded.public.is_symlink():
-                clear_away(guarded)
-                self._guards[kind] = guarded
-                closing.pop_all()
-
-    def close(self) -> None:
-        for guarded in self._guards.values():
-            guarded.close()
-
-
-def clear_away(guarded: Guarded) -> None:
-    """Remove what a way has left beside the public directory or in it."""
-    for name in ("old", "elsewhere", "other", "file", "target", f"{guarded.public.name}/control.bak"):
-        path = guarded.root / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def guards() -> Iterator[SharedGuards]:
-    shared = SharedGuards()
-    yield shared
-    shared.close()
 
 
 def page(port: int, path: str) -> tuple[int, str]:
