@@ -13,7 +13,7 @@ import pytest
 
 from mpsguard.linux.processes import procfs
 from tests.integration.vendor.site import DEADLINE, Site, newest
-from tests.vendor import VendorMps
+from tests.vendor import BRANCHES, VendorMps
 
 pytestmark = [pytest.mark.vendor, pytest.mark.slow(seconds=60, reason="starts two daemons for each form")]
 
@@ -22,9 +22,22 @@ AT_ONCE = 4
 QUERIES = "get_default_active_thread_percentage\nget_default_client_priority\n"
 
 
+OURS = pytest.mark.parametrize(
+    "vendor_mps", [*(pytest.param(each, marks=pytest.mark.soak) for each in BRANCHES[:-1]), BRANCHES[-1]], indirect=True
+)
+"""Ours does the same with each branch, if the vendor's daemons do: they are compared with each other."""
+OLDER = pytest.mark.parametrize("vendor_mps", BRANCHES[:-1], indirect=True)
+
+
 @pytest.fixture
 def site(vendor_mps: VendorMps) -> Iterator[Site]:
     with Site(vendor_mps) as there:
+        yield there
+
+
+@pytest.fixture
+def latest() -> Iterator[Site]:
+    with Site(newest()) as there:
         yield there
 
 
@@ -51,23 +64,20 @@ def run(
     )
 
 
-def both(
-    site: Site, name: str, make: Callable[[Path], None], umask: int, variables: Mapping[str, str]
-) -> list[tuple[int, str]]:
-    """Start, ask and end the vendor's and ours, each in a working directory of its own: statuses and answers."""
-    found = []
-    for program in (site.vendor, site.program):
-        at = site.root / f"{name}-{program == site.program:d}"
-        at.mkdir(mode=0o755)
-        make(at)
-        started = run(site, program, "-d", at=at, variables=variables, umask=umask)
-        asked = run(site, program, at=at, variables=variables, given=QUERIES)
-        run(site, program, at=at, variables=variables, given="quit")
-        found.append((started.returncode, asked.stdout))
-        for link in at.glob("*/.mpsguard/run"):
-            if link.is_symlink():
-                shutil.rmtree(link.readlink())
-    return found
+def answers(
+    site: Site, program: Path, name: str, make: Callable[[Path], None], *, umask: int = -1, variables: Mapping[str, str]
+) -> tuple[int, str]:
+    """Start, ask and end a daemon in a working directory of its own: status of the start, and answers."""
+    at = site.root / f"{name}-{program == site.program:d}"
+    at.mkdir(mode=0o755)
+    make(at)
+    started = run(site, program, "-d", at=at, variables=variables, umask=umask)
+    asked = run(site, program, at=at, variables=variables, given=QUERIES)
+    run(site, program, at=at, variables=variables, given="quit")
+    for link in at.glob("*/.mpsguard/run"):
+        if link.is_symlink():
+            shutil.rmtree(link.readlink())
+    return started.returncode, asked.stdout
 
 
 def _nothing(_: Path) -> None:
@@ -135,14 +145,25 @@ DIRECTORIES = [
 ]
 
 
-def test_directories(site: Site) -> None:
-    def compare(number: int, form: Form) -> None:
+def directories(site: Site, program: Path) -> list[tuple[str, tuple[int, str]]]:
+    """What a daemon says in each form of directories."""
+
+    def said(number: int, form: Form) -> tuple[str, tuple[int, str]]:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": form.pipes, "CUDA_MPS_LOG_DIRECTORY": form.logs}
-        theirs, ours = both(site, f"d{number}", form.make, form.umask, variables)
-        assert ours == theirs, form
+        return form.source, answers(site, program, f"d{number}", form.make, umask=form.umask, variables=variables)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(compare, range(len(DIRECTORIES)), DIRECTORIES))
+        return list(pool.map(said, range(len(DIRECTORIES)), DIRECTORIES))
+
+
+@OURS
+def test_directories(site: Site) -> None:
+    assert directories(site, site.program) == directories(site, site.vendor)
+
+
+@OLDER
+def test_an_older_daemon_takes_the_same_directories(site: Site, latest: Site) -> None:
+    assert directories(site, site.vendor) == directories(latest, latest.vendor)
 
 
 class Variables(NamedTuple):
@@ -169,14 +190,25 @@ SETTINGS = [
 ]
 
 
-def test_settings(site: Site) -> None:
-    def compare(number: int, form: Variables) -> None:
-        directories = {"CUDA_MPS_PIPE_DIRECTORY": "mps", "CUDA_MPS_LOG_DIRECTORY": "log"}
-        theirs, ours = both(site, f"s{number}", _mps_and_log, -1, {**directories, **form.variables})
-        assert ours == theirs, form
+def settings(site: Site, program: Path) -> list[tuple[str, tuple[int, str]]]:
+    """What a daemon says with each form of variables."""
+
+    def said(number: int, form: Variables) -> tuple[str, tuple[int, str]]:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": "mps", "CUDA_MPS_LOG_DIRECTORY": "log", **form.variables}
+        return form.source, answers(site, program, f"s{number}", _mps_and_log, variables=variables)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(compare, range(len(SETTINGS)), SETTINGS))
+        return list(pool.map(said, range(len(SETTINGS)), SETTINGS))
+
+
+@OURS
+def test_settings(site: Site) -> None:
+    assert settings(site, site.program) == settings(site, site.vendor)
+
+
+@OLDER
+def test_an_older_daemon_takes_the_same_settings(site: Site, latest: Site) -> None:
+    assert settings(site, site.vendor) == settings(latest, latest.vendor)
 
 
 def test_servers_get_what_theirs_would_get() -> None:
