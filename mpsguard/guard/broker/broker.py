@@ -61,8 +61,8 @@ _OUT_OF_DESCRIPTORS_PAUSE: Final = 0.1
 _PUBLISHED_REFUSALS: Final = (20, 1.0)
 """Refusals of one user published as events: so many at once, and again in so many seconds. All are counted."""
 
-_DRAIN: Final = 5.0
-"""Seconds that an orderly stop leaves to handshakes in progress."""
+_DRAIN: Final = 3.0
+"""Seconds that an orderly stop leaves to handshakes in progress, of the five in which the guard ends."""
 
 
 class _Arrival(NamedTuple):

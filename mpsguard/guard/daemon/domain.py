@@ -216,8 +216,8 @@ class Domain:
             self._tasks.keep(f"unheeded faults of {self.name}", lambda: self._unheeded.run(sensors))
             lanes = await at_end.enter_async_context(beside(*(lane.run() for lane in self.lanes.all)))
             running = dict(zip(lanes, self.lanes.all, strict=True))
+            at_end.push_async_callback(self._close_brokers)
             for endpoint in self.endpoints:
-                at_end.push_async_callback(endpoint.broker.close)
                 endpoint.broker.open()
                 endpoint.serve()
             done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -225,6 +225,13 @@ class Domain:
                 task.result()
             await asyncio.gather(*(self._quit(running[task]) for task in rest), *rest)
             self._events.publish("domain_ended", self.name)
+
+    async def _close_brokers(self) -> None:
+        """Close all at once: each gives its handshakes in progress a while."""
+        closed = [endpoint.broker.close() for endpoint in self.endpoints]
+        for outcome in await asyncio.gather(*closed, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def _known_pids(self) -> set[int]:
         """Of clients, of those about to be, and of what the guard itself has on its lanes."""
