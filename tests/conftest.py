@@ -92,15 +92,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Stable, and the same in every worker, which pytest-xdist requires.
     """
     longest: dict[str, float] = {}
+    counted: set[str] = set()
     for item in items:
-        mark = item.get_closest_marker("slow")
-        if mark is not None:
-            if item.get_closest_marker("timeout") is None:
-                # Beside a load of 20, what builds packages took 8 times as long.
-                item.add_marker(pytest.mark.timeout(max(240.0, 12.0 * float(mark.kwargs["seconds"]))))
-            file = item.nodeid.partition("::")[0]
-            longest[file] = longest.get(file, 0.0) + float(mark.kwargs["seconds"])
-    items.sort(key=lambda item: -longest.get(item.nodeid.partition("::")[0], 0.0))
+        found = next(item.iter_markers_with_node("slow"), None)
+        if found is None:
+            continue
+        node, mark = found
+        if item.get_closest_marker("timeout") is None:
+            # Beside a load of 20, what builds packages took 8 times as long.
+            item.add_marker(pytest.mark.timeout(max(240.0, 12.0 * float(mark.kwargs["seconds"]))))
+        # A file's own mark is of the whole file, a test's of each of its cases.
+        if node is item or node.nodeid not in counted:
+            counted.add(node.nodeid)
+            scope = scope_of(item.nodeid)
+            longest[scope] = longest.get(scope, 0.0) + float(mark.kwargs["seconds"])
+    items.sort(key=lambda item: -longest.get(scope_of(item.nodeid), 0.0))
+
+
+def scope_of(nodeid: str) -> str:
+    """What one worker runs: a file, or all virtual machines."""
+    file = nodeid.partition("::")[0]
+    return "tests/vm" if file.startswith("tests/vm/") else file
 
 
 class OneMachineAtATime(LoadFileScheduling):
@@ -108,8 +120,7 @@ class OneMachineAtATime(LoadFileScheduling):
     processors, emulated, take several times as long as one after the other."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "tests/vm" if file.startswith("tests/vm/") else file
+        return scope_of(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneMachineAtATime | None:

@@ -30,7 +30,7 @@ from tests.integration.systemd.installed import (
 pytestmark = [
     pytest.mark.systemd,
     pytest.mark.root,
-    pytest.mark.slow(seconds=45, reason="builds the Debian package and boots systemd"),
+    pytest.mark.slow(seconds=120, reason="builds the Debian package and boots systemd"),
 ]
 
 INSIDE = Path("/opt/packages")
