@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.guard.control_api import protocol
+from mpsguard.linux.processes import procfs
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import UID, attack
 from tests.hostile.attacks import HELD_LOCKS
 from tests.hostile.stalled_files import StalledFiles
@@ -142,4 +145,16 @@ def test_no_directory_of_the_guards_can_be_held(guarded: Guarded, stalled: Stall
     assert set(hold(guarded, stalled, places[directory]).values()) == {"PermissionError"}
     ends(guarded)
     guarded.start()
+    serves_and_ends(guarded)
+
+
+def test_a_directory_that_was_open_before_the_guard_narrows_it_is_held(guarded: Guarded, stalled: StalledFiles) -> None:
+    """What the page on security says of it: the guard waits at its start, and the file system's end lets it go on."""
+    guarded.public.mkdir(mode=0o755)
+    guarded.public.chmod(0o755)
+    assert hold(guarded, stalled, guarded.public) == {"mps": "held"}
+    pid = guarded.start(ready=False)
+    wait_for("it waits", lambda: procfs.state(pid) == "D")
+    stalled.close()
+    wait_for("it serves", lambda: protocol.api_socket(str(guarded.run_directory)).exists() and guarded.asked("status"))
     serves_and_ends(guarded)

@@ -18,6 +18,7 @@ from mpsguard.linux.sockets import seqpacket
 from tests.harness.waiting import wait_for
 from tests.hostile import container_root
 from tests.hostile.container_root import Prefix
+from tests.integration.kubernetes import pod_cgroup
 
 pytestmark = [
     pytest.mark.root,
@@ -76,6 +77,15 @@ def test_a_pod_is_one_user_and_another_pod_another_one(tmp_path: Path) -> None:
         users = [peer_in(tmp_path, within).user for within in (one, one, other)]
     assert users[0] == users[1] != users[2]
     assert min(users) > CONTAINER_ROOT
+
+
+def test_a_privileged_container_that_leaves_its_control_group_is_root(tmp_path: Path) -> None:
+    """In the host's pid namespace. Nothing tells it from root any more, and it could be root by other ways."""
+    top = pod_cgroup.hierarchy()
+    with container_root.in_pod() as within:
+        assert peer_in(tmp_path, within).user >= CONTAINER_ROOT
+        leaves = ("sh", "-c", f'echo $$ > "{top}/cgroup.procs" && exec "$@"', "sh")
+        assert peer_in(tmp_path, (*within, *leaves)).user == ROOT
 
 
 def test_a_process_that_has_ended_is_no_root(tmp_path: Path) -> None:

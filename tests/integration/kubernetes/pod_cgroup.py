@@ -13,7 +13,7 @@ from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded, Program
 
 
-def _hierarchy() -> Path:
+def hierarchy() -> Path:
     """Return where cgroup v2 is mounted; skips the test if it is nowhere, or cannot be written to."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     for _, point, kind, *_ in mounts:
@@ -25,8 +25,8 @@ def _hierarchy() -> Path:
 @contextmanager
 def pod_cgroup(pod: Pod, container: PodContainer) -> Iterator[Path]:
     """Make the control groups of a pod and one container of it, by the systemd driver's names; remove them after."""
-    hierarchy = _hierarchy()
-    slice_ = hierarchy / f"kubepods-pod{pod.uid.replace('-', '_')}.slice"
+    top = hierarchy()
+    slice_ = top / f"kubepods-pod{pod.uid.replace('-', '_')}.slice"
     scope = slice_ / f"cri-containerd-{container.id}.scope"
     try:
         scope.mkdir(parents=True)
