@@ -77,7 +77,7 @@ static bool kernels_use_host_memory(int device) {
 }
 
 // From the moment the variables are read, memory itself is the state; when all is copied, the copy is.
-static bool hold(word context, int device, uint64_t total) {
+static bool hold(word context, int device, uint64_t total, double *start) {
     reason why;
     if (!variables_save(context, total)) return false;
     log_cannot_begin(REASON_work_in_flight, "a fault during an epoch");
@@ -87,7 +87,11 @@ static bool hold(word context, int device, uint64_t total) {
         log_cannot_begin(why, "no epoch");
         return false;
     }
-    if (!spare_hold(spare_most(), device)) return false;
+    const double before = steps_now();
+    if (!spare_make_room(spare_most(), device)) return false;
+    // That is taken once, not in each epoch.
+    *start += steps_now() - before;
+    if (!spare_fill()) return false;
     host_reads_forget();
     made_behind = total;
     return log_begin();
@@ -106,7 +110,7 @@ bool epoch_make(word context, int device, bool drain) {
     const bool idle = has_no_work(drain);
     // While its work ends, the GPU does what it would have done anyway.
     if (idle) start = steps_now();
-    const bool done = idle && hold(context, device, work_total());
+    const bool done = idle && hold(context, device, work_total(), &start);
     work_open();
     if (idle || drain) plan(start, drain);
     return done;

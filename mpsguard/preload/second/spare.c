@@ -114,15 +114,17 @@ static const char *find_room(uint64_t most, int device) {
     return NULL;
 }
 
-bool spare_hold(uint64_t most, int device) {
+bool spare_make_room(uint64_t most, int device) {
     free_retired();
     if (stream == 0 && CALL(&first_copy, cuStreamCreate, WORD(&stream), 1) != MG_SUCCESS) return false;
     const char *const lack = find_room(most, device);
-    if (lack != NULL) {
-        log_cannot_begin(REASON_no_spare_memory, lack);
-        free_spare();
-        return false;
-    }
+    if (lack == NULL) return true;
+    log_cannot_begin(REASON_no_spare_memory, lack);
+    free_spare();
+    return false;
+}
+
+bool spare_fill(void) {
     bool right = true;
     for (size_t i = 0; right && i < mappings.count; ++i) {
         mapping *const m = &ITEMS(mapping, mappings)[i];

@@ -6,9 +6,12 @@
 #include "second/log.h"
 #include "second/mappings.h"
 
-// Copies all memory, into `most` bytes; what was unmapped since the epoch before is freed. While no call is under way, and no stream
-// has work. False if a copy fails, or if there is too little memory: the log says so then, and no spare memory is left.
-bool spare_hold(uint64_t most, int device);
+// Room for a copy of all memory, `most` bytes of it; what was unmapped since the epoch before is freed. While no call is under way, and
+// no stream has work. False if there is too little: the log says so then, and no spare memory is left.
+bool spare_make_room(uint64_t most, int device);
+
+// Right after that: copies all memory there. False if a copy fails.
+bool spare_fill(void);
 
 // Whether the program has unmapped memory that is kept until the next epoch; whether that, or a copy, takes memory of the GPU.
 bool spare_keeps_freed(void);
