@@ -120,6 +120,10 @@ static bool is_lost(void) {
     if (lost || primary == 0) return lost;
     snprintf(path, sizeof path, "%s/fault", lane);
     if (!trapped && access(path, F_OK) != 0 && !mps_is_lost()) return false;
+    if (pthread_mutex_trylock(&lock) == 0) {
+        fputs("streams are torn without the lock\n", stderr);
+        abort();
+    }
     lost = true;
     tear(&default_stream);
     for (size_t i = 0; i < stream_count; ++i) tear(streams[i]);
@@ -132,7 +136,13 @@ static bool is_lost(void) {
     pthread_mutex_lock(&lock);                                 \
     if (current == 0) return pthread_mutex_unlock(&lock), NO_CONTEXT; \
     if (is_lost()) return pthread_mutex_unlock(&lock), loss
-#define END(result) return pthread_mutex_unlock(&lock), (result)
+// The result is worked out under the lock: it may be that the fault is seen just now.
+#define END(result)                  \
+    do {                             \
+        const int end_ = (result);   \
+        pthread_mutex_unlock(&lock); \
+        return end_;                 \
+    } while (0)
 #define END_OF_WAIT END(is_lost() ? loss : OK)
 #define ALIVE                                    \
     if (!initialised) return NOT_INITIALIZED;    \
@@ -593,8 +603,9 @@ EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *h
 EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n) {
     MAY_FAIL;
     // Within the GPU it does not wait.
-    bool within = false;
-    for (size_t i = 0; i < map_count; ++i) within = within || (uintptr_t)to - maps[i].at < maps[i].size;
+    pthread_mutex_lock(&lock);
+    const bool within = is_in(maps, map_count, (uintptr_t)to);
+    pthread_mutex_unlock(&lock);
     return copy(to, (void *)(uintptr_t)from, n, NULL, false, !within);
 }
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *h) { return copy(to, (void *)(uintptr_t)from, n, h, false, false); }
