@@ -75,7 +75,7 @@ const char *move_carry(word context) {
     if (!variables_are_saved(total) && !variables_save(context, total)) return "variables";
     if (!beside_enter(PLACE_LANE)) return "context";
     if (!memory_move(false)) return "memory";
-    if (!rebuild_at_takeover() || !variables_restore() || !memory_pools_move()) return "objects";
+    if (!rebuild_at_takeover() || !rebuild_graphs() || !variables_restore() || !memory_pools_move()) return "objects";
     if (copies_call(copies_second(), FUNCTION_cuCtxSynchronize, NULL, 0) != MG_SUCCESS || !memory_is_the_same(context)) return "compare";
     return reasons_any(&why) ? reasons_name(why) : NULL;
 }

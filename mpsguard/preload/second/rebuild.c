@@ -169,6 +169,13 @@ bool rebuild_at_takeover(void) {
     return right;
 }
 
+bool rebuild_graphs(void) {
+    bool right = true;
+    for (object *o = objects_newest(); right && o != NULL; o = o->older)
+        if (!o->gone && needs_memory(o)) right = rebuild_translate(o->key) != 0;
+    return right;
+}
+
 void rebuild_give_up(void) {
     atomic_store_explicit(&taken_over, false, memory_order_release);
     pthread_mutex_lock(&making);

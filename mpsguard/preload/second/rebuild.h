@@ -8,13 +8,17 @@
 // second driver's own, or a number that stands for a default stream, and stays. 0 if it cannot be made.
 word rebuild_translate(word handle);
 
-// Makes the second driver's of all objects ahead of a takeover, and ends those that the program has destroyed. The second
-// driver's context is current.
+// Makes the second driver's of all objects but graphs ahead of a takeover, and ends those that the program has destroyed. The
+// second driver's context is current.
 void rebuild_ahead(void);
 
 // At a takeover: what was made ahead gets the attributes that were set since, and streams and events are made. False if
 // that fails.
 bool rebuild_at_takeover(void);
+
+// Makes those of all graphs, once their memory is there: at a takeover when they are used, before a move is final all. False if
+// that fails.
+bool rebuild_graphs(void);
 
 // There was no takeover after all, and the second driver's are of no use: none is made.
 void rebuild_give_up(void);

@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from tests.bench.second_driver import alone, busy, compiled, cost, idle, moves
+from tests.bench.second_driver import alone, busy, compiled, cost, engine, idle, moves
 
 MEASUREMENTS: Final = (
     idle.MEASUREMENT,
     busy.MEASUREMENT,
     compiled.MEASUREMENT,
+    engine.MEASUREMENT,
     alone.MEASUREMENT,
     moves.MEASUREMENT,
     cost.MEASUREMENT,

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,11 +37,24 @@ QUICK_MODES: Final = {State.IDLE: (Mode.COLD,), State.BUSY: (Mode.HOT,)}
 _ATTEMPTS: Final = 3
 """Of a fault that ends no lane there is another one: the driver outlives some."""
 SPARE: Final = 8192
-_START: Final = 120.0
-_GO_ON: Final = 45.0
 _SAVED: Final = 0.5
 _COMMITTED: Final = 10.0
 _OVER: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is tried."""
+
+    name: str
+    title: str
+    programs: Callable[[Bench, State], list[Program]]
+    lacking: Callable[[Bench], str]
+    """Why there is none here; empty if there is."""
+    start: float = 120.0
+    """Seconds within which a program has come so far that it is idle."""
+    go_on: float = 45.0
+    """Seconds within which it ends after the fault."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +85,10 @@ class Study:
     """All of it; `rows` shows what there is at any time."""
 
     bench: Bench
+    subject: Subject
     programs: Mapping[State, Sequence[Program]] = field(default_factory=dict)
     missing: str = ""
-    """Why there is no PyTorch."""
+    """Why there is none of it."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of all programs: where they keep what they compile."""
     preload: Mapping[str, str] = field(default_factory=dict)
@@ -93,10 +107,10 @@ class Study:
 
     def make(self) -> None:
         """Undisturbed first, which also compiles; then a lane for each state, and its fault."""
-        self.missing = preloaded.no_torch(self.bench)
+        self.missing = self.subject.lacking(self.bench)
         if self.missing:
             return
-        self.programs = {state: _programs(self.bench, state) for state in State}
+        self.programs = {state: self.subject.programs(self.bench, state) for state in State}
         self.preload = preloaded.variables(self.bench)
         names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
         self.variables = {name: str(self.bench.root / name.lower()) for name in names}
@@ -122,7 +136,7 @@ class Study:
             clients = stack.enter_context(Clients())
             started = [self._start(number, state, targets[state], beside, clients) for state in states]
             for lane in started:
-                lane.culprit.wait_for("first_kernel", _START)
+                lane.culprit.wait_for("first_kernel", self.subject.start)
                 self._reach("idle", lane)
             time.sleep(_SAVED)
             for lane in started:
@@ -144,12 +158,12 @@ class Study:
         for state, program, client in started:
             digest = None
             try:
-                client.wait_for("idle", _START)
+                client.wait_for("idle", self.subject.start)
                 client.go()
             except (SuiteError, TimeoutError) as error:
                 self.bench.say(f"{program.name}, {state}, undisturbed: {error}")
             else:
-                digest = trials.digest(idle.ended(client, _GO_ON))
+                digest = trials.digest(idle.ended(client, self.subject.go_on))
             self.undisturbed[program.name, state] = Undisturbed(program.name, (digest,))
 
     def _start(self, number: str, state: State, lane: Target, beside: Target, clients: Clients) -> _Lane:
@@ -160,7 +174,7 @@ class Study:
             # One is enough to see that the fault struck.
             stock = (None,) if index == 0 or not self.bench.quick else ()
             for mode in (*stock, *self.modes(state)):
-                report = self.bench.root / f"compiled-{number}-{state}-{index}-{mode}.jsonl"
+                report = self.bench.root / f"{self.subject.name}-{number}-{state}-{index}-{mode}.jsonl"
                 ours = {}
                 if mode is not None:
                     ours = {**self.preload, **second.variables(mode, beside, report, SPARE)}
@@ -173,7 +187,7 @@ class Study:
         """Wait until all have come so far; one that does not is left out."""
         for each in list(lane.running):
             try:
-                each.client.wait_for(event, _START)
+                each.client.wait_for(event, self.subject.start)
             except (SuiteError, TimeoutError) as error:
                 self.errors.append(f"{each.label}: {error}")
                 self.bench.say(self.errors[-1])
@@ -197,7 +211,7 @@ class Study:
             if not busy:
                 each.client.go()
             reported = None
-            outcome = idle.ended(each.client, _GO_ON)
+            outcome = idle.ended(each.client, self.subject.go_on)
             if each.mode is not None:
                 reported = second.takeover(each.report)
             trial = Trial(each.program.name, each.mode, FAULT, outcome, reported)
@@ -224,7 +238,7 @@ class Study:
                     modes=self.modes(state),
                 )
         if self.missing:
-            yield skipped("PyTorch programs with graphs", self.missing)
+            yield skipped(self.subject.title, self.missing)
         else:
             wanted = sum(len(self.programs[state]) * len(self.modes(state)) for state in self.programs) * self.rounds
             yield not_made("second driver", self.errors, made, wanted)
@@ -241,9 +255,12 @@ def _programs(bench: Bench, state: State) -> list[Program]:
     ]
 
 
+PYTORCH: Final = Subject("compiled", "PyTorch programs with graphs", _programs, preloaded.no_torch)
+
+
 def measure(bench: Bench) -> Iterator[Finding]:
     """All of it, and the rows of what was made."""
-    study = Study(bench)
+    study = Study(bench, PYTORCH)
     yield from kept(study.make, study.rows)
 
 
