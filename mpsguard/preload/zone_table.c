@@ -64,9 +64,10 @@ void zone_table_name(zone_table *table, const uint8_t name[16]) {
     if (table->base != NULL) memcpy(table->base + ZONE_TABLE_SERVICE, name, 16);
 }
 
-void zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t repetition, const char *reason) {
-    if (table->base == NULL) return;
-    zone_claim *const claim = (zone_claim *)(void *)(table->base + ZONE_TABLE_CLAIM);
+bool zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t repetition, const char *reason) {
+    uint8_t *const base = atomic_load_explicit(&table->base, memory_order_acquire);
+    if (base == NULL) return false;
+    zone_claim *const claim = (zone_claim *)(void *)(base + ZONE_TABLE_CLAIM);
     uint64_t words[4] = {0};
     memcpy(words, reason, strnlen(reason, sizeof words - 1));
     const uint32_t sequence = atomic_load_explicit(&claim->sequence, memory_order_relaxed);
@@ -76,6 +77,7 @@ void zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t r
     atomic_store_explicit(&claim->repetition, repetition, memory_order_release);
     for (size_t i = 0; i < 4; ++i) atomic_store_explicit(&claim->reason[i], words[i], memory_order_release);
     atomic_store_explicit(&claim->sequence, sequence + 2, memory_order_release);
+    return true;
 }
 
 void zone_table_token(zone_table *table, uint64_t token) {

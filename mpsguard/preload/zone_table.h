@@ -66,7 +66,7 @@ typedef struct {
 } zone_move;
 
 typedef struct {
-    uint8_t *base;  // NULL: there is no table, and writing does nothing
+    _Atomic(uint8_t *) base;  // NULL: there is no table yet, or none at all, and writing does nothing
     uint32_t next;  // slots below it were used before
     uint32_t *free;
     uint32_t free_count;
@@ -80,8 +80,8 @@ void zone_table_open(zone_table *table, const _Atomic uint64_t *owner);
 // Writes the name of this process's service (service.h) into the table.
 void zone_table_name(zone_table *table, const uint8_t name[16]);
 
-// Writes the claim of the second driver. Callers write one at a time.
-void zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t repetition, const char *reason);
+// Writes the claim of the second driver. Callers write one at a time. False if there is no table.
+bool zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t repetition, const char *reason);
 
 // The word by which this process knows that it is asked; and its answer. Callers write one at a time.
 void zone_table_token(zone_table *table, uint64_t token);

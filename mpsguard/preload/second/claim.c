@@ -13,9 +13,9 @@ static const char *said_reason;  // one of the fixed names, so that the address 
 static bool said_hot;
 static claim_outcome repetition = CLAIM_NOT_REPEATED;
 
-// Under the lock.
-static void write_down(process *p) {
-    zone_table_claim(&p->table, (uint8_t)said, said_hot ? 2 : 1, (uint16_t)repetition, said_reason != NULL ? said_reason : "");
+// Under the lock. False while another thread has yet to open the table: then it is said again.
+static bool write_down(process *p) {
+    return zone_table_claim(&p->table, (uint8_t)said, said_hot ? 2 : 1, (uint16_t)repetition, said_reason != NULL ? said_reason : "");
 }
 
 void claim_say(claim_phase phase, bool hot, const char *reason) {
@@ -23,10 +23,11 @@ void claim_say(claim_phase phase, bool hot, const char *reason) {
     if (p == NULL) return;
     pthread_mutex_lock(&lock);
     if (phase > said || (phase == said && reason != said_reason)) {
+        const claim_phase before = said;
         said = phase;
         said_hot = hot;
         said_reason = reason;
-        write_down(p);
+        if (!write_down(p)) said = before;
     }
     pthread_mutex_unlock(&lock);
 }

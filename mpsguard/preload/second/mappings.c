@@ -41,7 +41,6 @@ static bool reserve_arena(const driver_copy *copy, uint64_t wanted) {
     word got = 0;
     if (CALL(copy, cuMemAddressReserve, WORD(&got), ARENA, MAPPINGS_UNIT, wanted, 0) != MG_SUCCESS) return false;
     if (got == wanted) {
-        arena = got;
         copies_share_addresses(got, ARENA);
         return true;
     }
@@ -56,19 +55,16 @@ bool mappings_have_range(const driver_copy *copy) {
     static pthread_mutex_t reserving = PTHREAD_MUTEX_INITIALIZER;
     static const uint64_t places[] = {UINT64_C(0x300000000000), UINT64_C(0x200000000000), UINT64_C(0x400000000000)};
     pthread_mutex_lock(&reserving);
-    for (size_t i = 0; arena == 0 && i < sizeof places / sizeof *places; ++i) reserve_arena(copy, places[i]);
+    for (size_t i = 0; arena == 0 && i < sizeof places / sizeof *places; ++i)
+        if (reserve_arena(copy, places[i])) arena = places[i];
     pthread_mutex_unlock(&reserving);
     return arena != 0;
 }
 
 bool mappings_reserve_again(void) {
-    const uint64_t wanted = arena;
     bool *const done = &reserved_again[copies_place()];
-    if (wanted == 0 || *done) return true;
-    arena = 0;
-    *done = reserve_arena(copies_second(), wanted);
-    arena = wanted;
-    return *done;
+    if (arena != 0 && !*done) *done = reserve_arena(copies_second(), arena);
+    return arena == 0 || *done;
 }
 
 // The first gap that fits. The list is by address.
