@@ -19,6 +19,7 @@ import msgspec
 
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.handshake import RefusedError
+from mpsguard.guard.broker.second_decisions import ALONE, BESIDE, refusal, repetition
 from mpsguard.guard.broker.second_places import Move, SecondPlace, Verdicts, load_places
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.lanes.lane import Lane
@@ -32,53 +33,10 @@ from mpsguard.linux.tasks import Owner
 _SIGN_WITHIN: Final = 2.0
 """Seconds in which the guard sees a fault of which a client knows already. The server says so first (580.159.04: error
 719 comes 0.1 to 0.4 s after the fault), but the question may wait behind others."""
-ALONE: Final = "alone"
-"""It does its work in flight again outside of MPS (docs/concepts/repetition.md)."""
-BESIDE: Final = "beside"
-"""It does it on the other lane."""
-REFUSED: Final = "refused"
-"""It does not do it."""
-_SAME_FAULT: Final = 2.0
-"""Seconds by which a fault is seen later on its lane than triage has it begin."""
 _SAVE_WITHIN: Final = 5.0
 """Seconds for the disk when the guard ends."""
 _LOOK_AGAIN: Final = 0.05
 """Seconds between two questions meanwhile."""
-
-
-def refusal(client: Client | None, *, lost: bool, ahead: bool, culprit: bool) -> str:
-    """Return why a process may not connect a second driver; "" if it may. Pure.
-
-    Args:
-        client: the process, as a client of this domain; None if it is none.
-        lost: whether the lane that its work is on has faulted under it.
-        ahead: whether its user may connect second drivers before that.
-        culprit: whether it is proven to have caused a fault: it would only repeat that on the other lane.
-    """
-    if client is None:
-        return "the process is no client of this domain: a second driver needs a first one"
-    if culprit:
-        return "it is proven to have caused a fault, and would repeat it on the other lane"
-    if client.went_over_at is not None or client.moved_at is not None:
-        return f"it has gone over once, and {client.lane} has faulted, too" if lost else ""
-    if client.second_lane is None and not lost and not ahead:
-        return f"its lane {client.lane} has not faulted (second_driver: see docs/reference/configuration.md)"
-    return ""
-
-
-def repetition(*, culprit: bool, innocent_of: float | None, lost_at: float, trusted: bool) -> str:
-    """Return where a client is to do its work in flight again. Pure.
-
-    Args:
-        culprit: whether it is proven to have caused a fault.
-        innocent_of: when a fault that it is proven innocent of began; None: of none.
-        lost_at: when the fault was seen that it lost its work by.
-        trusted: whether the domain's programs are trusted not to fault.
-    """
-    if culprit:
-        return REFUSED
-    innocent = innocent_of is not None and innocent_of > lost_at - _SAME_FAULT
-    return BESIDE if innocent or trusted else ALONE
 
 
 class SecondDrivers:

@@ -16,7 +16,8 @@ import pytest
 
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.handshake import RefusedError
-from mpsguard.guard.broker.second_drivers import SecondDrivers, refusal, repetition
+from mpsguard.guard.broker.second_decisions import refusal, repetition
+from mpsguard.guard.broker.second_drivers import SecondDrivers
 from mpsguard.guard.config import DomainConfig
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.lanes.lane_set import LaneSet
