@@ -42,7 +42,7 @@ static mg_result in_second(const driver_copy *copy, function_id id, const word *
     word words[MOST_PARAMETERS];
     const size_t count = functions[id].count, stream = facts[id].stream;
     memcpy(words, a, count * sizeof *words);
-    if (stream != NO_STREAM && words[stream] != 0 && (words[stream] = rebuild_translate(words[stream])) == 0) return MG_INVALID_HANDLE;
+    if (stream != NO_STREAM && words[stream] != 0 && (words[stream] = rebuild_translate(words[stream])) == 0) return rebuild_error();
     // The pool is the first word, or the third of four.
     const size_t pool = stream == NO_STREAM ? 0 : 2;
     if ((stream == NO_STREAM || count == 4) && is_default(a[pool])) words[pool] = default_pool(copy, copies_device());

@@ -133,6 +133,11 @@ word rebuild_translate(word handle) {
     return made;
 }
 
+mg_result rebuild_error(void) {
+    const mg_result now = CALL(copies_second(), cuStreamQuery, WORD(MG_STREAM_LEGACY));
+    return copies_is_loss(now) ? now : MG_INVALID_HANDLE;
+}
+
 static void end_ahead(object *o) {
     const word second = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
     switch (o->kind) {

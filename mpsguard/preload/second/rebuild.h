@@ -8,6 +8,9 @@
 // second driver's own, or a number that stands for a default stream, and stays. 0 if it cannot be made.
 word rebuild_translate(word handle);
 
+// What a call gets for a handle that could not be made: the loss of the second driver's own lane, if that is why.
+mg_result rebuild_error(void);
+
 // Makes the second driver's of all objects but graphs ahead of a takeover, and ends those that the program has destroyed. The
 // second driver's context is current.
 void rebuild_ahead(void);

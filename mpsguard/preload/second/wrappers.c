@@ -292,7 +292,7 @@ static void note_end_of_context(function_id id, const word *a) {
 static mg_result ask_second(const driver_copy *copy, function_id id, const word *a) {
     word words[MOST_PARAMETERS];
     translate_room room;
-    if (!translate_words(id, a, words, &room)) return MG_INVALID_HANDLE;
+    if (!translate_words(id, a, words, &room)) return rebuild_error();
     const mg_result result = copies_call(copy, id, words, functions[id].count);
     if (result == MG_SUCCESS) translate_back(id, a);
     return result;
@@ -520,7 +520,7 @@ static mg_result call_second(function_id id, const word *keys) {
     }
     takeover_enter();
     if (functions[id].role == ROLE_own) return own(copy, id, keys);
-    if (!translate_words(id, keys, words, &room)) return MG_INVALID_HANDLE;
+    if (!translate_words(id, keys, words, &room)) return rebuild_error();
     const mg_result result = functions[id].role == ROLE_end ? end(copy, id, words, keys) : copies_call(copy, id, words, functions[id].count);
     if (result == MG_SUCCESS) translate_back(id, keys);
     return result;

@@ -1148,6 +1148,19 @@ static void *instance_of(void (*fill)(void)) {
 
 static void one_kernel(void) { launch(function("affine"), stream); }
 
+// A kernel of which the second driver has none yet.
+static void second_lane_faults_too(void) {
+    void *const other = function("count");
+    set(1);
+    fault();
+    launch(function("affine"), stream);
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+    make_file(SECOND, "fault");
+    launch(other, stream);
+    DO(cuStreamSynchronize(stream));
+}
+
 static void graph_used_after(void) {
     void *const instance = instance_of(one_kernel);
     set(1);
@@ -1671,7 +1684,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(constant_written_first), CASE(seen_by_another_stream), CASE(seen_by_a_copy), CASE(stream_of_ended_thread),
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
     CASE(memory_of_a_pool), CASE(ordered_memory), CASE(ordered_memory_in_flight), CASE(ordered_memory_in_a_capture), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
-    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after),
+    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(second_lane_faults_too),
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
     CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition),
