@@ -13,6 +13,8 @@ import pytest
 
 from mpsguard.guard.sensors.gpu_core import DumpFile, parse
 from mpsguard.linux.files.log_tail import LogTail
+from mpsguard.linux.processes import procfs
+from tests.harness.waiting import wait_for
 from tests.hostile.stalled_files import StalledFiles
 
 pytestmark = [
@@ -45,6 +47,19 @@ def stalled(tmp_path: Path) -> Iterator[StalledFiles]:
     directory.mkdir()
     with StalledFiles(directory) as files:
         yield files
+
+
+@pytest.fixture
+def overlay(xfs: Path) -> Iterator[Path]:
+    parts = {name: xfs / name for name in ("lower", "upper", "work", "merged")}
+    for part in parts.values():
+        part.mkdir()
+    options = f"lowerdir={parts['lower']},upperdir={parts['upper']},workdir={parts['work']}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(parts["merged"])], check=True)
+    try:
+        yield parts["merged"]
+    finally:
+        subprocess.run(["umount", str(parts["merged"])], check=True)
 
 
 def hold(path: Path, stalled: StalledFiles) -> threading.Thread:
@@ -102,3 +117,25 @@ def test_a_core_file_is_refused(xfs: Path, stalled: StalledFiles) -> None:
     assert within(threading.Thread(target=look), stalled)
     assert refused
     holder.join(30)
+
+
+def test_a_log_on_an_overlay_is_waited_for(overlay: Path, stalled: StalledFiles) -> None:
+    """What the page on security says of it; the end of the stranger's file system lets it go on."""
+    log = overlay / "server.log"
+    log.write_text("")
+    tail = LogTail(log)
+    log.write_text("before\n")
+    holder = hold(log, stalled)
+    read: list[list[str]] = []
+    reader = threading.Thread(target=lambda: read.append(tail.read()))
+    reader.start()
+    assert reader.native_id is not None
+    pid = reader.native_id
+    try:
+        wait_for("it waits", lambda: procfs.state(pid) == "D")
+        assert read == []
+    finally:
+        stalled.close()
+        reader.join(30)
+        holder.join(30)
+    assert read == [["before"]]

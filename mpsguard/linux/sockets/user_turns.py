@@ -10,8 +10,8 @@ import select
 from typing import Final
 
 QUOTA: Final = 4
-"""Events of one user in a pass. Each leads to some 0.1 ms of work, and a handshake takes six passes: with sixteen users
-that flood, a handshake waits for 40 ms."""
+"""Events of one user in a pass. Each leads to some 0.1 ms of work, and a handshake of a new process takes five
+passes: with sixteen users that flood, it waits for 32 ms."""
 
 _ALWAYS: Final = select.EPOLLERR | select.EPOLLHUP
 """Reported without being asked for; whatever is waited for would not block then."""

@@ -77,10 +77,15 @@ class Target(NamedTuple):
 
 
 @contextmanager
-def target(bench: Bench, settings: PreloadSettings | None = None, user: int | None = None) -> Iterator[Target]:
-    """The program of `scenarios_snapshot.c`, with a child that has what it inherited."""
+def target(
+    bench: Bench, settings: PreloadSettings | None = None, user: int | None = None, within: tuple[str, ...] = ()
+) -> Iterator[Target]:
+    """The program of `scenarios_snapshot.c`, with a child that has what it inherited.
+
+    ``within`` is a command that executes the one after it.
+    """
     process: subprocess.Popen[str] = subprocess.Popen(
-        [str(bench.directory / "program"), "dlsym", "snapshot_target"],
+        [*within, str(bench.directory / "program"), "dlsym", "snapshot_target"],
         env=bench.environment(settings or PreloadSettings()),
         cwd=bench.directory,
         stdin=subprocess.PIPE,

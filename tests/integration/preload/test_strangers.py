@@ -19,7 +19,7 @@ from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.preload.bench import SECONDS, Bench
 from tests.integration.preload.test_ipc import STRANGER, Exporter, ends_well, exporting, start
-from tests.integration.preload.test_snapshot import ASKING, reachable, target
+from tests.integration.preload.test_snapshot import ASKING, Target, reachable, target
 
 pytestmark = [
     pytest.mark.slow(seconds=30, reason="compiles the preload with sanitizers"),
@@ -56,6 +56,10 @@ ROOTS = {
     "of a container": ("unshare", "--pid", "--fork"),
 }
 """Commands that make root another root."""
+WITH_HIDEPID = f"""
+mount -t proc -o hidepid="$0" proc /proc
+exec setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups "$@"
+"""
 
 
 def address_of(exporter: Exporter) -> bytes:
@@ -116,21 +120,38 @@ def test_another_user_is_turned_away_before_it_has_spoken(plain: Bench) -> None:
     assert (done.stdout, done.stderr) == ("b''\n", "")
 
 
+def asked(program: Target, *root: str) -> str:
+    """What root is told that asks the program for a snapshot's memory, changed by a command of `ROOTS`."""
+    with PreloadedProgram(program.pid) as seen:
+        table = seen.table()
+    assert table.service is not None
+    region = table.regions[0]
+    address = b"\0mpsguard-ipc-" + table.service.hex().encode()
+    request = struct.pack("<8sQII", b"mpsgSNP\1", region.start, region.number, 0)
+    done = subprocess.run(
+        [*root, sys.executable, "-c", ASKING, "0", address.hex(), request.hex()],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+REFUSED = {"refused", "answer  and 0"}
+
+
 @pytest.mark.parametrize("root", ROOTS)
 def test_root_of_a_container_is_a_stranger(plain: Bench, root: str) -> None:
     reachable(plain, plain.directory)
-    with target(plain, user=STRANGER) as program, PreloadedProgram(program.pid) as seen:
-        table = seen.table()
-        assert table.service is not None
-        region = table.regions[0]
-        address = b"\0mpsguard-ipc-" + table.service.hex().encode()
-        request = struct.pack("<8sQII", b"mpsgSNP\1", region.start, region.number, 0)
-        done = subprocess.run(
-            [*ROOTS[root], sys.executable, "-c", ASKING, "0", address.hex(), request.hex()],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=True,
-        )
-    said = done.stdout.strip()
-    assert said in {"refused", "answer  and 0"} if ROOTS[root] else said.startswith("answer 00")
+    with target(plain, user=STRANGER) as program:
+        said = asked(program, *ROOTS[root])
+    assert said in REFUSED if ROOTS[root] else said.startswith("answer 00")
+
+
+@pytest.mark.parametrize("hidepid", ["off", "invisible"])
+def test_root_is_a_stranger_to_a_program_that_does_not_see_it(plain: Bench, hidepid: str) -> None:
+    reachable(plain, plain.directory)
+    with target(plain, within=("unshare", "--mount", "sh", "-ec", WITH_HIDEPID, hidepid)) as program:
+        said = asked(program)
+    assert said.startswith("answer 00") if hidepid == "off" else said in REFUSED

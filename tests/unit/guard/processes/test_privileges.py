@@ -56,9 +56,9 @@ needs_libseccomp = pytest.mark.skipif(filter_library() is None, reason="libsecco
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
 
 
-def child(mode: str, calls: tuple[str, ...] = ()) -> Any:
+def child(mode: str, calls: tuple[str, ...] = (), within: tuple[str, ...] = ()) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, mode, json.dumps(calls)],
+        [*within, sys.executable, "-c", CHILD, mode, json.dumps(calls)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -78,6 +78,17 @@ def test_capabilities_are_gone_for_good_and_for_children() -> None:
         assert int(found["after_exec"][name], 16) & ~KEPT == 0
     assert int(found["status"]["CapAmb"], 16) == 0
     assert found["status"]["NoNewPrivs"] == "1"
+
+
+@pytest.mark.root
+@needs_root
+def test_a_bounding_set_that_cannot_be_changed_is_of_no_use_to_children() -> None:
+    unit = ("setpriv", "--bounding-set", "-setpcap")
+    found, before = child("all", within=unit), child("nothing", within=unit)
+    assert found["less"] == []
+    assert found["status"]["CapBnd"] == before["status"]["CapBnd"] == before["status"]["CapEff"]
+    for status in (found["status"], found["after_exec"]):
+        assert int(status["CapPrm"], 16) & ~KEPT == int(status["CapEff"], 16) & ~KEPT == 0
 
 
 @needs_libseccomp
