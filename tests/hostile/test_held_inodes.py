@@ -14,11 +14,11 @@ import pytest
 
 from mpsguard.client import LeaseRole, Session
 from tests.harness.guard_process import REPOSITORY
+from tests.harness.waiting import PATIENCE
 from tests.hostile import vault_attacks
 from tests.hostile.stalled_files import StalledFiles
 from tests.hostile.vault_neighbours import NOBODY, Neighbourhood, attack
 from tests.integration.guarded import Guarded
-from tests.integration.vault.running import DEADLINE
 
 pytestmark = [
     pytest.mark.slow(seconds=30, reason="attacks a real guard"),
@@ -55,7 +55,7 @@ def test_a_lease_ends_while_its_holder_writes_to_all_that_it_shares(
         neighbourhood.vault.stop(ENDS_WITHIN)
         neighbourhood.vault.start()
         is_answered(100)
-        with Session("held", socket=neighbourhood.path, owner=NOBODY, deadline=DEADLINE, role=LeaseRole.READER) as read:
+        with Session("held", socket=neighbourhood.path, owner=NOBODY, deadline=PATIENCE, role=LeaseRole.READER) as read:
             assert read.state() == b"published"
 
 

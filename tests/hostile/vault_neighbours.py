@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from mpsguard.client import Chunk, Session
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.hostile import vault_attacks
 from tests.hostile.stalled_files import StalledFiles
 from tests.hostile.vault_attacks import Stranger
-from tests.integration.vault.running import DEADLINE, REPOSITORY, VaultProcess
+from tests.integration.vault.running import REPOSITORY, VaultProcess
 from tests.open_files import open_files
 
 NOBODY = 65534
@@ -35,7 +35,7 @@ def attack(
         try:
             assert process.stdout is not None
             # It may neither say anything nor end.
-            said = select.select([process.stdout], [], [], vault_attacks.DEADLINE + DEADLINE)[0]
+            said = select.select([process.stdout], [], [], vault_attacks.DEADLINE + PATIENCE)[0]
             assert said, "the attack does not come to its end"
             assert process.stdout.readline() == b"done\n", "the attack could not be made"
             yield
@@ -110,7 +110,7 @@ class Neighbourhood:
             fd = os.memfd_create("good", os.MFD_CLOEXEC)
             os.ftruncate(fd, 4096)
             try:
-                with Session("good", socket=self.path, deadline=DEADLINE) as session:
+                with Session("good", socket=self.path, deadline=PATIENCE) as session:
                     session.create("r", [Chunk(fd, 4096)])
                     while not over.is_set():
                         session.describe("r")
@@ -133,4 +133,4 @@ class Neighbourhood:
             yield is_answered
         finally:
             over.set()
-            thread.join(DEADLINE)
+            thread.join(PATIENCE)

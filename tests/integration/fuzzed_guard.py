@@ -26,7 +26,8 @@ from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.vault.wire import wire
 from mpsguard.vault.wire.region import LeaseRole, RegionLayout
-from tests.integration.guarded import DEADLINE, Guarded, descriptors, no_more_descriptors
+from tests.harness.waiting import PATIENCE
+from tests.integration.guarded import Guarded, descriptors, no_more_descriptors
 from tests.integration.peer import Peer
 
 C = TypeVar("C")
@@ -129,14 +130,14 @@ class Handshake(AgainstGuard["handshake.Exchange"]):
     def say(self, case: "handshake.Exchange") -> None:
         """Say it all, and hear the guard out."""
         name = "control_privileged" if case.kind is PeerKind.UI else "control"
-        with Peer(self._guarded.public, name, deadline=DEADLINE) as peer:
+        with Peer(self._guarded.public, name, deadline=PATIENCE) as peer:
             said = ((word.data, (self._null,) * word.descriptors) for word in case.peer)
             _say(peer.socket, said)
             _hear_all(peer.socket)
 
     def good(self) -> None:
         """Get a socket to the server."""
-        with Peer(self._guarded.public, deadline=DEADLINE) as peer:
+        with Peer(self._guarded.public, deadline=PATIENCE) as peer:
             if not peer.connect_as_client():
                 raise BrokenPromiseError("a good client got no socket")
 
@@ -185,7 +186,7 @@ class VaultSocket(AgainstGuard[Packets]):
     def say(self, case: Packets) -> None:
         """Say it all, and hear the vault out."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.settimeout(DEADLINE)
+            sock.settimeout(PATIENCE)
             sock.connect(self._path)
             _say(sock, ((data, self._memory[:count]) for data, count in case.said))
             _hear_all(sock)
@@ -195,7 +196,7 @@ class VaultSocket(AgainstGuard[Packets]):
         for left in self._guarded.asked("vault")["sessions"]:
             arguments = {"uid": left["uid"], "session": left["name"], "force": True}
             _ask(self._guarded, protocol.Request(protocol.VERSION, "vault_release", _raw(arguments)))
-        with Session("good", socket=self._path, keep=0.0, deadline=DEADLINE) as session:
+        with Session("good", socket=self._path, keep=0.0, deadline=PATIENCE) as session:
             session.publish(b"state")
             if session.state() != b"state":
                 raise BrokenPromiseError("a good client's state is another")
@@ -245,7 +246,7 @@ class ApiSocket(AgainstGuard[Frames]):
     def say(self, case: Frames) -> None:
         """Send it; there is one answer, and no command fails of itself."""
         self._socket.send_multipart(case.frames)
-        if not self._socket.poll(int(DEADLINE * 1000)):
+        if not self._socket.poll(int(PATIENCE * 1000)):
             raise BrokenPromiseError("no answer")
         *envelope, answer = self._socket.recv_multipart()
         reply = msgspec.json.decode(answer, type=Reply)
@@ -275,7 +276,7 @@ def _ask(guarded: Guarded, request: protocol.Request) -> Reply:
         asking.setsockopt(zmq.LINGER, 0)
         asking.connect(f"ipc://{protocol.api_socket(str(guarded.run_directory))}")
         asking.send(msgspec.json.encode(request))
-        if not asking.poll(int(DEADLINE * 1000)):
+        if not asking.poll(int(PATIENCE * 1000)):
             raise BrokenPromiseError("no answer")
         return msgspec.json.decode(asking.recv(), type=Reply)
 

@@ -22,12 +22,10 @@ from mpsguard.linux.processes import procfs
 from tests.harness.guard_config import GuardFile
 from tests.harness.guard_process import REPOSITORY, GuardProcess
 from tests.harness.leftovers import end_all
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.ctl_in_process import document_of
 
 SIMULATED = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
-DEADLINE = 30.0
-"""Seconds any single wait may take before the test fails; nothing takes near that long."""
 
 
 def is_running(process: ProcessKey) -> bool:
@@ -64,7 +62,7 @@ class Program:
     def pid(self) -> int:
         return self.process.pid
 
-    def next(self, deadline: float = DEADLINE) -> dict[str, Any]:
+    def next(self, deadline: float = PATIENCE) -> dict[str, Any]:
         """The next document; fails if the program ends or says nothing in time."""
         assert self.process.stdout is not None
         due = time.monotonic() + deadline
@@ -92,7 +90,7 @@ class Program:
 
     def wait(self) -> int:
         """The exit status."""
-        return self.process.wait(DEADLINE)
+        return self.process.wait(PATIENCE)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -168,7 +166,7 @@ class Guarded:
             cwd=REPOSITORY,
             capture_output=True,
             text=True,
-            timeout=DEADLINE + deadline,
+            timeout=PATIENCE + deadline,
             check=False,
         )
 
@@ -186,7 +184,7 @@ class Guarded:
             asking.setsockopt(zmq.LINGER, 0)
             asking.connect(f"ipc://{path}")
             asking.send(msgspec.json.encode(protocol.Request(protocol.VERSION, command)))
-            assert asking.poll(int(DEADLINE * 1000)), f"no answer to {command!r} within {DEADLINE:g} s"
+            assert asking.poll(int(PATIENCE * 1000)), f"no answer to {command!r} within {PATIENCE:g} s"
             reply = msgspec.json.decode(asking.recv(), type=protocol.Reply)
         assert reply.error is None, reply.error
         return reply.result
@@ -242,7 +240,7 @@ class Guarded:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=DEADLINE,
+            timeout=PATIENCE,
             check=False,
             **more,
         )

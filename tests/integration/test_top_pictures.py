@@ -15,12 +15,12 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable
 
 from mpsguard.cli.dashboard.app import Dashboard
+from tests.harness.waiting import PATIENCE
 from tests.integration.scripted_guard import scripted_guard
 from tests.unit.guard.report.overviews import EXAMPLE
 
 pytestmark = pytest.mark.slow(seconds=5, reason="draws a screen, four times")
 
-DEADLINE = 60.0
 NARROW = (80, 24)
 WIDE = (140, 24)
 
@@ -50,7 +50,7 @@ def top(directory: Path) -> Dashboard:
 
 
 async def filled(pilot: Pilot[None]) -> None:
-    due = time.monotonic() + DEADLINE
+    due = time.monotonic() + PATIENCE
     while pilot.app.query_one("#clients", DataTable).row_count < len(EXAMPLE.clients):
         assert time.monotonic() < due
         await pilot.pause(0.02)

@@ -17,9 +17,9 @@ from mpsguard.images.store.store import ImageStore
 from mpsguard.vault.client import tensor_manifest
 from mpsguard.vault.client.mapped import HostBackend, create
 from mpsguard.vault.client.tensor_manifest import Placed
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.checkpoints.test_faults import with_fault
-from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+from tests.integration.checkpoints.world import PIECE, World, content_of, region
 from tests.integration.vault.running import ThreadedVault
 
 
@@ -38,7 +38,7 @@ def test_an_image_is_what_memory_held_at_the_cut(world: World) -> None:
         odd.writing()
         odd.view().write(b"odd")
         session.publish(b"step 2")
-        ended = checkpoint.wait(DEADLINE)
+        ended = checkpoint.wait(PATIENCE)
         assert (ended.pieces, ended.copied, ended.unannounced) == (6, 6, 0)
         assert world.image("one") == before
         assert world.state("one") == b"step 1"
@@ -47,11 +47,11 @@ def test_an_image_is_what_memory_held_at_the_cut(world: World) -> None:
 def test_what_did_not_change_is_not_copied_again(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(8 * PIECE)) as a:
         session.publish(b"1")
-        assert checkpoints.of(session).take("one").wait(DEADLINE).copied == 8
+        assert checkpoints.of(session).take("one").wait(PATIENCE).copied == 8
         with a.writing(3 * PIECE, 2):
             a.view(3 * PIECE, 2).write(b"xy")
         session.publish(b"2")
-        ended = checkpoints.of(session).take("two").wait(DEADLINE)
+        ended = checkpoints.of(session).take("two").wait(PATIENCE)
         assert (ended.copied, ended.written, ended.unannounced) == (1, PIECE, 0)
         assert world.image("two") == {"a": content_of(a)}
 
@@ -73,13 +73,13 @@ def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: Worl
 
         def hold() -> None:
             held.set()
-            gate.wait(DEADLINE)
+            gate.wait(PATIENCE)
 
         holding = threading.Thread(target=world.vault.call, args=(hold,))
         publishing = threading.Thread(target=session.publish, args=(b"2",))
         holding.start()
         try:
-            assert held.wait(DEADLINE)
+            assert held.wait(PATIENCE)
             checkpoint = taking.arm("one")
             publishing.start()
             publishing.join(5.0)
@@ -87,16 +87,16 @@ def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: Worl
             assert checkpoint.wait(20.0).copied == 3
         finally:
             gate.set()
-            holding.join(DEADLINE)
-        publishing.join(DEADLINE)
+            holding.join(PATIENCE)
+        publishing.join(PATIENCE)
 
 
 def test_a_write_before_the_cut_that_was_not_announced_is_in_the_image_and_counted(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(4 * PIECE)) as a:
         session.publish(b"1")
-        checkpoints.of(session).take("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(PATIENCE)
         a.view(PIECE, 1).write(bytes([a.view(PIECE, 1).read()[0] ^ 1]))
-        ended = checkpoints.of(session).take("two").wait(DEADLINE)
+        ended = checkpoints.of(session).take("two").wait(PATIENCE)
         assert (ended.copied, ended.unannounced) == (1, 1)
         assert world.image("two") == {"a": content_of(a)}
 
@@ -104,28 +104,28 @@ def test_a_write_before_the_cut_that_was_not_announced_is_in_the_image_and_count
 def test_memory_of_zeros_takes_no_room(world: World) -> None:
     with world.session() as session, region(session, "a", bytes(4 * PIECE)) as a:
         session.publish(b"1")
-        assert checkpoints.of(session).take("one").wait(DEADLINE).written == 0
+        assert checkpoints.of(session).take("one").wait(PATIENCE).written == 0
         assert world.image("one") == {"a": content_of(a)}
 
 
 def test_with_spare_memory_the_writer_does_not_wait(world: World) -> None:
     with world.session(spare=16 * PIECE) as session, region(session, "a", os.urandom(16 * PIECE)) as a:
         session.publish(b"1")
-        checkpoints.of(session).take("warm").wait(DEADLINE)
+        checkpoints.of(session).take("warm").wait(PATIENCE)
         a.writing()
         a.view().write(os.urandom(a.size))
         before = content_of(a)
         checkpoint = checkpoints.of(session).take("one")
         a.writing()
         a.view().write(os.urandom(a.size))
-        checkpoint.wait(DEADLINE)
+        checkpoint.wait(PATIENCE)
         assert world.image("one") == {"a": before}
         # The slots serve the next one, too.
         before = content_of(a)
         checkpoint = checkpoints.of(session).take("two")
         a.writing()
         a.view().write(os.urandom(a.size))
-        checkpoint.wait(DEADLINE)
+        checkpoint.wait(PATIENCE)
         assert world.image("two") == {"a": before}
 
 
@@ -134,7 +134,7 @@ def test_a_writer_takes_one_before_it_has_published_itself(world: World) -> None
     with world.session() as session, region(session, "a", b"a" * PIECE):
         session.publish(b"1")
     with world.session() as session:
-        checkpoints.of(session).take("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(PATIENCE)
         assert (world.image("one"), world.state("one")) == ({"a": b"a" * PIECE}, b"1")
 
 
@@ -149,12 +149,12 @@ def test_only_the_writer_takes_one(world: World, role: LeaseRole) -> None:
             with world.vault.session() as writer:
                 writer.publish(b"2")
                 with pytest.raises(StaleGenerationError):
-                    checkpoints.of(session).take("one").wait(DEADLINE)
+                    checkpoints.of(session).take("one").wait(PATIENCE)
         else:
             with world.vault.standby() as standby:
                 checkpoints.of(standby, store=world.store, buffers=64 << 20)
                 with pytest.raises(CheckpointError, match="writer"):
-                    checkpoints.of(standby).take("one").wait(DEADLINE)
+                    checkpoints.of(standby).take("one").wait(PATIENCE)
         assert world.names() == []
 
 
@@ -164,10 +164,10 @@ def test_one_at_a_time(world: World) -> None:
         first = checkpoints.of(session).take("one")
         with pytest.raises(CheckpointBusyError):
             checkpoints.of(session).take("two")
-        first.wait(DEADLINE)
+        first.wait(PATIENCE)
         with a.writing(0, 1), pytest.raises(CheckpointBusyError, match="blocks"):
             checkpoints.of(session).take("two")
-        checkpoints.of(session).take("two").wait(DEADLINE)
+        checkpoints.of(session).take("two").wait(PATIENCE)
         assert world.names() == ["one", "two"]
 
 
@@ -183,7 +183,7 @@ def test_two_sessions_at_once_under_one_name(world: World) -> None:
         other.publish(b"2")
         both = [checkpoints.of(session).take("same") for session in (one, other)]
         for each in both:
-            each.wait(DEADLINE)
+            each.wait(PATIENCE)
         assert world.image("same")["a"] in contents
 
 
@@ -192,7 +192,7 @@ def test_nothing_to_take(world: World) -> None:
         with pytest.raises(CheckpointError, match="nothing was published"):
             checkpoints.of(session).take("one")
         session.publish(b"1")
-        checkpoints.of(session).take("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(PATIENCE)
     with world.session("empty") as session:
         session.publish(b"1")
         with pytest.raises(CheckpointError, match="0 pieces"):
@@ -220,7 +220,7 @@ def test_a_reader_takes_none(world: World) -> None:
 def test_an_interval_takes_them_when_the_program_publishes(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
         session.publish(b"0")
-        checkpoints.of(session).take("first").wait(DEADLINE)
+        checkpoints.of(session).take("first").wait(PATIENCE)
         checkpoints.of(session).every(0.001, "often")
         step = 0
         while "often" not in world.names():
@@ -237,15 +237,15 @@ def test_an_interval_takes_them_when_the_program_publishes(world: World) -> None
 def test_regions_come_and_go_between_checkpoints(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
         session.publish(b"1")
-        checkpoints.of(session).take("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(PATIENCE)
         with region(session, "b", os.urandom(2 * PIECE)) as b:
-            checkpoints.of(session).take("two").wait(DEADLINE)
+            checkpoints.of(session).take("two").wait(PATIENCE)
             assert world.image("two") == {"a": content_of(a), "b": content_of(b)}
         session.release("b")
-        checkpoints.of(session).take("three").wait(DEADLINE)
+        checkpoints.of(session).take("three").wait(PATIENCE)
         assert world.image("three") == {"a": content_of(a)}
         with region(session, "b", os.urandom(PIECE)) as b:
-            checkpoints.of(session).take("four").wait(DEADLINE)
+            checkpoints.of(session).take("four").wait(PATIENCE)
             assert world.image("four") == {"a": content_of(a), "b": content_of(b)}
         with pytest.raises(UnknownRegionError):
             session.open("c")
@@ -255,7 +255,7 @@ def test_a_session_with_a_copier_can_be_released(world: World) -> None:
     with world.session() as session:
         with region(session, "a", os.urandom(PIECE)):
             session.publish(b"1")
-            checkpoints.of(session).take("one").wait(DEADLINE)
+            checkpoints.of(session).take("one").wait(PATIENCE)
         session.release()
     assert list(world.vault.vault.store.sessions) == []
 
@@ -265,7 +265,7 @@ def test_memory_of_a_released_region_is_given_back(world: World) -> None:
     with world.session() as session:
         with region(session, "a", os.urandom(PIECE)) as a:
             session.publish(b"1")
-            checkpoints.of(session).take("one").wait(DEADLINE)
+            checkpoints.of(session).take("one").wait(PATIENCE)
             with session.open(a.name) as opened:
                 inode = os.fstat(opened.fds[0]).st_ino
         session.release("a")
@@ -331,7 +331,7 @@ def test_the_lease_does_not_wait_for_the_copier(world: World) -> None:
     """A copier takes long to give back pinned memory; here it does not end at all until it is killed."""
     with world.session() as session, region(session, "a", os.urandom(PIECE)):
         session.publish(b"1")
-        checkpoints.of(session).take("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(PATIENCE)
         copier = checkpoints.of(session)._copier
         assert copier is not None
         with world.vault.session("s", role=LeaseRole.STANDBY) as standby:
@@ -340,7 +340,7 @@ def test_the_lease_does_not_wait_for_the_copier(world: World) -> None:
             closing = threading.Thread(target=session.close, kwargs={"in_order": False})
             closing.start()
             try:
-                assert standby.wait_for_promotion(DEADLINE)
+                assert standby.wait_for_promotion(PATIENCE)
                 assert not copier.has_ended
             finally:
                 closing.join()
@@ -361,6 +361,6 @@ def test_tensors_that_no_image_can_name_are_left_out(world: World) -> None:
             undo.enter_context(region(session, name, bytes(PIECE)))
             undo.enter_context(region(session, f"{name}.manifest", manifest))
         session.publish(b"1")
-        checkpoints.of(session).take("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(PATIENCE)
     with ImageStore(world.store) as store, store.open("one") as image:
         assert {tensor.name for tensor in image.manifest.tensors} == {"a/x", "b/x", "y"}

@@ -23,9 +23,9 @@ from mpsguard.images.checkpoints.errors import CheckpointRefusedError
 from mpsguard.images.checkpoints.messages import CheckpointRefusal
 from mpsguard.images.checkpoints.piece_table import CopierStage
 from mpsguard.vault.client.mapped import Memory
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.checkpoints import faulty_copier
-from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+from tests.integration.checkpoints.world import PIECE, World, content_of, region
 
 ROOT = Path(__file__).parents[3]
 PIECES = 10
@@ -79,7 +79,7 @@ def attempt(session: Session, a: Memory, image: str) -> tuple[bytes, float, str]
         a.view(at, PIECE).write(os.urandom(PIECE))
     session.publish(b"next")
     try:
-        checkpoint.wait(DEADLINE)
+        checkpoint.wait(PATIENCE)
     except CheckpointRefusedError as error:
         return before, longest, error.refusal.value
     return before, longest, "committed"
@@ -91,14 +91,14 @@ def attempt(session: Session, a: Memory, image: str) -> tuple[bytes, float, str]
 )
 def test_a_copier_that_is_killed_holds_nothing_up(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     with (
-        world.session(patience=DEADLINE) as session,
+        world.session(patience=PATIENCE) as session,
         region(session, "a", os.urandom(PIECES * PIECE)) as a,
     ):
         session.publish(b"1")
         with with_fault(monkeypatch, step, "kill"):
             before, longest, outcome = attempt(session, a, "one")
         assert outcome == CheckpointRefusal.COPIER.value
-        assert longest < DEADLINE / 2, "the end of patience ended it"
+        assert longest < PATIENCE / 2, "the end of patience ended it"
         # Killed behind the commit: the image is there, though the writer could not be told.
         assert world.names() == (["one"] if step == "committed" else [])
         if step == "committed":
@@ -120,13 +120,13 @@ def test_an_armed_checkpoint_is_refused_once_its_copier_cannot_start(
             session.publish(b"1")
             first = taking._copier
             assert first is not None
-            first.wait(DEADLINE)
+            first.wait(PATIENCE)
             session.publish(b"2")
         assert checkpoint.ended is not None
         assert checkpoint.ended.refusal is CheckpointRefusal.COPIER
         assert taking._copier is None
         session.publish(b"3")
-        checkpoints.of(session).take("two").wait(DEADLINE)
+        checkpoints.of(session).take("two").wait(PATIENCE)
         assert world.names() == ["two"]
 
 
@@ -135,14 +135,14 @@ def test_a_copier_that_hangs_is_given_up_by_a_program_that_waits(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     with (
-        world.session(patience=0.3, deadline=DEADLINE) as session,
+        world.session(patience=0.3, deadline=PATIENCE) as session,
         region(session, "a", os.urandom(PIECES * PIECE)) as a,
     ):
         session.publish(b"1")
         with with_fault(monkeypatch, step, "stop"):
             _, longest, outcome = attempt(session, a, "one")
         assert outcome == CheckpointRefusal.CANCELLED.value
-        assert longest < DEADLINE / 2, "the deadline ended it"
+        assert longest < PATIENCE / 2, "the deadline ended it"
         assert world.names() == []
 
 
@@ -150,7 +150,7 @@ def test_a_copier_that_hangs_when_all_is_copied_is_given_up_at_the_deadline(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        world.session(patience=DEADLINE, deadline=1.0) as session,
+        world.session(patience=PATIENCE, deadline=1.0) as session,
         region(session, "a", os.urandom(PIECES * PIECE)) as a,
     ):
         session.publish(b"1")
@@ -196,7 +196,7 @@ def test_one_thread_waits_and_another_one_announces(world: World, monkeypatch: p
             checkpoint = checkpoints.of(session).take("one")
         wait_for("the copier to stop", lambda: is_stopped(checkpoints.of(session)))
         with ThreadPoolExecutor(2) as threads:
-            waiting = [threads.submit(checkpoint.wait, DEADLINE) for _ in range(2)]
+            waiting = [threads.submit(checkpoint.wait, PATIENCE) for _ in range(2)]
             a.writing()
         for each in waiting:
             with pytest.raises(CheckpointRefusedError, match="held the program"):
@@ -217,7 +217,7 @@ def test_a_write_that_is_not_announced_tears_the_pieces_that_are_not_copied_yet(
         assert copier is not None
         os.kill(copier.pid, signal.SIGCONT)
         with pytest.raises(CheckpointRefusedError) as refused:
-            checkpoint.wait(DEADLINE)
+            checkpoint.wait(PATIENCE)
         assert refused.value.refusal is CheckpointRefusal.TORN
         assert world.names() == []
 
@@ -371,7 +371,7 @@ def test_the_copier_imports_nothing_from_the_working_directory(
     monkeypatch.chdir(tmp_path)
     with world.session() as session, region(session, "a", os.urandom(PIECE)):
         session.publish(b"1")
-        checkpoints.of(session).take("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(PATIENCE)
 
 
 def is_zombie(pid: int) -> bool:
@@ -389,7 +389,7 @@ def test_a_fenced_writers_checkpoint_is_not_committed(world: World, monkeypatch:
         checkpoint = checkpoints.of(session).take("one")
         world.vault.call(lambda: world.vault.vault.fence(key))
         with pytest.raises(CheckpointRefusedError) as refused:
-            checkpoint.wait(DEADLINE)
+            checkpoint.wait(PATIENCE)
         assert refused.value.refusal is CheckpointRefusal.STALE
         assert checkpoint.state is CheckpointState.REFUSED
         assert world.names() == []

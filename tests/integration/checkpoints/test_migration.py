@@ -24,10 +24,10 @@ from mpsguard.images.migration.receive import MigrationError, receive
 from mpsguard.images.store.errors import ForeignStoreError
 from mpsguard.images.store.manifest import Manifest
 from mpsguard.images.store.store import ImageStore
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.checkpoints import faulty_copier, migrating
 from tests.integration.checkpoints.migrating import PIECE
-from tests.integration.checkpoints.world import DEADLINE, World, region
+from tests.integration.checkpoints.world import World, region
 
 ROOT = Path(__file__).parents[3]
 WITHIN = 50.0
@@ -282,7 +282,7 @@ def test_a_standby_of_the_first_program_takes_over_from_it(world: World) -> None
             with pytest.raises(MigrationError, match="another standby"):
                 moved.result(WITHIN)
             assert standby.role is LeaseRole.STANDBY
-            assert standby.wait_for_promotion(DEADLINE)
+            assert standby.wait_for_promotion(PATIENCE)
             assert standby.publish(b"it goes on")
 
 
@@ -361,14 +361,14 @@ def test_regions_come_and_go_between_two_rounds(world: World) -> None:
         undo.enter_context(region(source, "same", content["same"]))
         with region(source, "gone", content["gone"]), region(source, "other", content["other"]):
             source.publish(b"1")
-            checkpoints.of(source).take("one").wait(DEADLINE)
+            checkpoints.of(source).take("one").wait(PATIENCE)
         source.release("gone")
         source.release("other")
         content = {"same": content["same"], "other": os.urandom(2 * PIECE), "new": os.urandom(PIECE)}
         for name in ("other", "new"):
             undo.enter_context(region(source, name, content[name]))
         source.publish(b"2")
-        checkpoints.of(source).take("two").wait(DEADLINE)
+        checkpoints.of(source).take("two").wait(PATIENCE)
         with ImageStore(world.store) as store:
             copied = []
             for name in ("one", "two"):

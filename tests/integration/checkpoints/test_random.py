@@ -9,7 +9,8 @@ import pytest
 from mpsguard.images import checkpoints
 from mpsguard.images.checkpoints.errors import CheckpointRefusedError
 from mpsguard.images.checkpoints.messages import CheckpointRefusal
-from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+from tests.harness.waiting import PATIENCE
+from tests.integration.checkpoints.world import PIECE, World, content_of, region
 
 
 @pytest.mark.slow(seconds=4, reason="ten checkpoints, each read back as a whole")
@@ -31,7 +32,7 @@ def test_images_of_a_writer_that_works_on(world: World, seed: int) -> None:
                 size = min(chance.choice((1, 100, PIECE, 3 * PIECE)), memory.size - offset)
                 with memory.writing(offset, size):
                     memory.view(offset, size).write(chance.randbytes(size))
-            assert checkpoint.wait(DEADLINE).unannounced == 0
+            assert checkpoint.wait(PATIENCE).unannounced == 0
             assert world.image("random") == before
             assert world.state("random") == b"%d" % step
 
@@ -55,7 +56,7 @@ def test_no_torn_image_is_committed(world: World, attacks: int) -> None:
             for _ in range(chance.choice((1, 3))):
                 a.view(chance.randrange(a.size), 1).write(chance.randbytes(1))
             try:
-                checkpoint.wait(DEADLINE)
+                checkpoint.wait(PATIENCE)
                 refusal = None
             except CheckpointRefusedError as error:
                 refusal = error.refusal
@@ -72,7 +73,7 @@ def test_a_torn_checkpoint_is_taken_again(world: World) -> None:
         for number in range(a.size // PIECE):
             a.view(number * PIECE, 1).write(bytes([number]))
         step = 0
-        due = time.monotonic() + DEADLINE
+        due = time.monotonic() + PATIENCE
         while checkpoint.state.value in ("under way", "armed") and time.monotonic() < due:
             step += 1
             session.publish(b"%d" % step)

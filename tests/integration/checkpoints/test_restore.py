@@ -31,8 +31,8 @@ from mpsguard.images.store.store import ImageStore
 from mpsguard.vault.client.mapped import HostBackend, attach, open_or_create
 from mpsguard.vault.server.quota import Quota
 from mpsguard.vault.wire import checkpoint_requests
-from tests.harness.waiting import wait_for
-from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.checkpoints.world import PIECE, World, content_of, region
 from tests.integration.vault.running import ThreadedVault, memory
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +48,7 @@ def make_image(world: World, name: str = "one", state: bytes = b"step 7") -> tup
     ):
         odd.region.seal((1,))
         session.publish(state)
-        checkpoints.of(session).take(name).wait(DEADLINE)
+        checkpoints.of(session).take(name).wait(PATIENCE)
         return content, a.va
 
 
@@ -89,7 +89,7 @@ def test_a_standby_finds_it_restored_and_goes_on(world: World) -> None:
     ):
         assert content_of(memory) == content["a"]
         session.close(in_order=False)
-        assert standby.ready(DEADLINE)
+        assert standby.ready(PATIENCE)
         assert standby.state() == b"step 7"
         standby.publish(b"step 8")
 
@@ -261,7 +261,7 @@ def test_the_example_goes_on_from_its_image(world: World) -> None:
 
     def ran(steps: int) -> list[str]:
         command = [sys.executable, "-m", "examples.checkpointed", str(steps)]
-        done = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, timeout=DEADLINE, check=True)
+        done = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, timeout=PATIENCE, check=True)
         return done.stdout.decode().splitlines()
 
     assert ran(20) == ["begins with step 1", f"ends with {sum(range(21))}"]
@@ -280,7 +280,7 @@ def test_without_the_extra_the_error_says_what_to_install(world: World, tmp_path
         "from mpsguard.client import join; from mpsguard.images import checkpoints as c; c.of(join('s')).take('one')",
     ):
         command = [sys.executable, "-c", call]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert "pip install 'mpsguard[images]'" in done.stderr.splitlines()[-1]
 
 

@@ -15,7 +15,7 @@ from mpsguard.images.copier.run import STORE_MEANWHILE, CheckpointRun, RunMemory
 from mpsguard.images.copier.sources import HostCopySource, host_buffers
 from mpsguard.images.store.store import ImageStore
 from mpsguard.linux.descriptors import memfd
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 
 PIECES = 3
 MANY = 33
@@ -23,7 +23,6 @@ MANY = 33
 RUNS = 8
 BUSY = 40
 """Threads that compute: one that wakes gets the interpreter after each of them had it for 5 ms, so after a tick."""
-DEADLINE = 60.0
 
 
 @pytest.mark.soak
@@ -47,11 +46,11 @@ def test_a_run_ends_where_its_threads_wake_late(tmp_path: Path) -> None:
                 run, _ = run_of(of_run, tmp_path / str(number), os.urandom(PIECES * PIECE))
                 working = threading.Thread(target=run.work, daemon=True)
                 working.start()
-                working.join(DEADLINE)
+                working.join(PATIENCE)
                 assert not working.is_alive()
                 assert run.schedule.is_whole
     for thread in busy:
-        thread.join(DEADLINE)
+        thread.join(PATIENCE)
 
 
 @pytest.mark.parametrize("started", [1, 3, 4])
@@ -99,7 +98,7 @@ def test_a_few_threads_store_while_there_are_buffers_to_drain_to(
             assert len(storing) <= STORE_MEANWHILE
         finally:
             gate.set()
-            working.join(DEADLINE)
+            working.join(PATIENCE)
         assert run.schedule.is_whole
 
 
@@ -113,7 +112,7 @@ class Gated(HostCopySource):
 
     def read(self, offset: int, buffer: memoryview, stream: int) -> None:
         if offset == self._last:
-            assert self.gate.wait(DEADLINE)
+            assert self.gate.wait(PATIENCE)
         super().read(offset, buffer, stream)
 
 

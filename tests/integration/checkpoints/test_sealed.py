@@ -13,8 +13,8 @@ from mpsguard.images.checkpoints.sources import SLICE, HostSource
 from mpsguard.linux.descriptors import memfd
 from mpsguard.vault.client.mapped import HostBackend, create
 from mpsguard.vault.client.session_memory import MappedMemory
-from tests.harness.waiting import wait_for
-from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.checkpoints.world import PIECE, World, content_of, region
 from tests.integration.vault.running import ThreadedVault
 
 
@@ -22,15 +22,15 @@ def test_sealed_regions_are_part_of_it(world: World) -> None:
     with world.session() as session, region(session, "weights", os.urandom(3 * PIECE)) as weights:
         weights.region.seal()
         session.publish(b"1")
-        checkpoints.of(session).take("one").wait(DEADLINE)
-        assert checkpoints.of(session).take("two").wait(DEADLINE).copied == 0
+        checkpoints.of(session).take("one").wait(PATIENCE)
+        assert checkpoints.of(session).take("two").wait(PATIENCE).copied == 0
         assert world.image("two") == {"weights": content_of(weights)}
 
 
 def test_much_that_is_sealed_is_digested_in_publications_before_that_of_the_cut(world: World) -> None:
     with world.session() as session, region(session, "now", os.urandom(PIECE)) as now:
         session.publish(b"0")
-        checkpoints.of(session).take("ready").wait(DEADLINE)
+        checkpoints.of(session).take("ready").wait(PATIENCE)
         with region(session, "weights", bytes(SLICE * PIECE) + os.urandom(PIECE)) as weights:
             weights.region.seal()
             checkpoint = checkpoints.of(session).arm("one")
@@ -39,7 +39,7 @@ def test_much_that_is_sealed_is_digested_in_publications_before_that_of_the_cut(
             assert checkpoint.state is CheckpointState.ARMED
             # What is left is one piece, which the cut digests.
             session.publish(b"2")
-            checkpoint.wait(DEADLINE)
+            checkpoint.wait(PATIENCE)
             assert world.state("one") == b"2"
             assert world.image("one") == {"now": content_of(now), "weights": content_of(weights)}
 
@@ -54,7 +54,7 @@ def test_a_program_that_seals_something_with_each_publication_gets_its_checkpoin
         sealed.region.seal()
         session.publish(b"1")
         assert checkpoint.tries == 1
-        checkpoint.wait(DEADLINE)
+        checkpoint.wait(PATIENCE)
         assert world.image("one") == {"sealed": content_of(sealed)}
 
 

@@ -8,7 +8,8 @@ import pytest
 from mpsguard.images import checkpoints
 from mpsguard.images.membership import join
 from mpsguard.images.store.store import ImageStore
-from tests.integration.checkpoints.world import DEADLINE, World
+from tests.harness.waiting import PATIENCE
+from tests.integration.checkpoints.world import World
 from tests.late import Late
 
 if TYPE_CHECKING:
@@ -97,10 +98,10 @@ def test_a_resumed_run_computes_the_same_losses(world: World) -> None:
                 taken[step] = checkpoints.of(session).take(name), state.memory.view().read()
             if step % 6 == 4 and step - 4 in taken:
                 checkpoint, memory = taken[step - 4]
-                assert checkpoint.wait(DEADLINE).unannounced == 0
+                assert checkpoint.wait(PATIENCE).unannounced == 0
                 assert world.image(checkpoint.image)["training"] == memory
         writes.remove()
-        taken[18][0].wait(DEADLINE)
+        taken[18][0].wait(PATIENCE)
         with ImageStore(world.store) as store, store.open("step-18") as image:
             # As `mpsguard-ctl image export` takes them.
             tensors = {tensor.name: tensor.shape for tensor in image.manifest.tensors}
@@ -120,8 +121,8 @@ def test_without_the_hooks_writes_are_found(world: World) -> None:
     with world.session() as session, torch_regions.create_state_dict(session, "training", specs(), "cpu") as state:
         training = Training(state, first=True)
         session.publish(b"0")
-        checkpoints.of(session).take("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(PATIENCE)
         training.step(1)
         session.publish(b"1")
-        assert checkpoints.of(session).take("two").wait(DEADLINE).unannounced > 0
+        assert checkpoints.of(session).take("two").wait(PATIENCE).unannounced > 0
         del training

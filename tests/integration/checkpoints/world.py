@@ -12,7 +12,6 @@ from mpsguard.vault.client.mapped import HostBackend, Memory, create
 from tests.integration.vault.running import ThreadedVault
 
 PIECE = 2 << 20
-DEADLINE = 60.0
 
 
 class World:

@@ -23,9 +23,9 @@ from mpsguard.vault.client.kept_connections import KeptConnections
 from mpsguard.vault.client.supervisor_channel import SupervisorChannel
 from mpsguard.vault.supervisor.channel import KeptSockets, ProgramChannel
 from mpsguard.vault.wire import supervisor_wire as wire
+from tests.harness.waiting import PATIENCE
 
 SLOTS, VOCABULARY, LENGTH = 3, 512, 200
-DEADLINE = 30.0
 
 
 class Death(BaseException):
@@ -121,7 +121,7 @@ class Client:
         body = msgspec.json.encode(self.wanted)
         data = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         try:
-            with socket.create_connection(self.address, timeout=DEADLINE) as sock:
+            with socket.create_connection(self.address, timeout=PATIENCE) as sock:
                 for part in (data[:9], data[9:50], data[50:]) if self.in_pieces else (data,):
                     sock.sendall(part)
                 while more := sock.recv(4096):
@@ -170,7 +170,7 @@ def serve_through(deaths: Sequence[tuple[int, bool]], clients: Sequence[Client],
 
 def stop_when_answered(server: Server, clients: Sequence[Client]) -> None:
     for client in clients:
-        client.thread.join(DEADLINE)
+        client.thread.join(PATIENCE)
     server.stop()
 
 
@@ -193,7 +193,7 @@ def test_clients_see_every_byte_once_whenever_processes_die(listener: socket.soc
 
 
 def ask(address: tuple[str, int], data: bytes) -> bytes:
-    with socket.create_connection(address, timeout=DEADLINE) as sock:
+    with socket.create_connection(address, timeout=PATIENCE) as sock:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
         got = b""
@@ -224,11 +224,11 @@ def test_a_peer_that_goes_away_or_asks_nonsense_harms_no_other(listener: socket.
         with pytest.raises(ConnectionResetError):
             ask(address, b"POST /gen")
         body = json.dumps({"prompt": "x", "max_tokens": 150}).encode()
-        rude = socket.create_connection(address, timeout=DEADLINE)
+        rude = socket.create_connection(address, timeout=PATIENCE)
         rude.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         rude.close()
         client = Client(address, 5)
-        client.thread.join(DEADLINE)
+        client.thread.join(PATIENCE)
         assert client.got == client.expected
         deadline = threading.Event()
         while work.state.requests:

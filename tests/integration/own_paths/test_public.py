@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness.free_port import free_port
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.ctl_in_process import done_by
-from tests.integration.guarded import DEADLINE, Guarded
+from tests.integration.guarded import Guarded
 from tests.integration.own_paths.mounts import in_own_namespace
 from tests.integration.own_paths.shared import SharedGuards
 from tests.integration.own_paths.ways import LEFT, LEFT_BY_ROOT, MENDED, MENDED_BY_ROOT, Way
@@ -62,7 +62,7 @@ def mended(guarded: Guarded, before: int) -> None:
 
 
 def page(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

@@ -15,10 +15,10 @@ from mpsguard.images.pool.messages import ImageInTier
 from mpsguard.images.store.manifest import Manifest
 from mpsguard.images.store.store import ImageStore
 from tests.harness.guard_process import REPOSITORY
+from tests.harness.waiting import PATIENCE
 from tests.unit.images.store.samples import commit, some_bytes
 
 MIB = 1 << 20
-DEADLINE = 30.0
 DEATH = re.compile(r"mpsguard pool: worker \d+ ended while it prepared itself(: Killed \(signal 9\))?")
 """The signal is unknown if the template was killed, too."""
 
@@ -52,7 +52,7 @@ class RunningPool:
         """End it in order, and return what else it said."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        _, said = self.process.communicate(timeout=DEADLINE)
+        _, said = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, said
         self.process = None
         return said
@@ -61,11 +61,11 @@ class RunningPool:
         """End it by SIGKILL."""
         assert self.process is not None
         self.process.kill()
-        self.process.communicate(timeout=DEADLINE)
+        self.process.communicate(timeout=PATIENCE)
         self.process = None
 
     def connect(self) -> PoolConnection:
-        return PoolConnection(self.path, deadline=DEADLINE)
+        return PoolConnection(self.path, deadline=PATIENCE)
 
     def make(self, name: str, *sizes: int, regions: Mapping[str, bytes] | None = None) -> Manifest:
         """Put an image into the store: regions ``r0``, ``r1``... of these sizes in bytes."""
@@ -90,7 +90,7 @@ def refused(module: str, *arguments: str, cwd: Path = REPOSITORY, **variables: s
             pass_fds=[theirs.fileno()],
             capture_output=True,
             text=True,
-            timeout=DEADLINE,
+            timeout=PATIENCE,
         )
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()

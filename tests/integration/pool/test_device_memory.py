@@ -26,7 +26,8 @@ from mpsguard.images.store.image import Image
 from mpsguard.images.store.pieces import PIECE_SIZE
 from mpsguard.images.store.store import ImageStore
 from mpsguard.vault.client.mapped.host import HostBackend
-from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
+from tests.harness.waiting import PATIENCE
+from tests.integration.pool.running import MIB, RunningPool, running
 from tests.unit.images.store.samples import some_bytes
 
 MEMORY = ("--host-memory", "16M", "--pinned-memory", "17M", "--gpu-memory", "16M")
@@ -81,10 +82,10 @@ class Program:
         return self._stack.enter_context(self.store.open(name))
 
     def hold(self, name: str, addresses: ImageAddresses | None = None) -> DeviceImage:
-        return hold_on_gpu(self.tiers, self.image(name), addresses=addresses, within=DEADLINE)
+        return hold_on_gpu(self.tiers, self.image(name), addresses=addresses, within=PATIENCE)
 
     def copy(self, name: str, addresses: ImageAddresses | None = None) -> DeviceImage:
-        return copy_to_gpu(self.tiers, self.image(name), addresses=addresses, within=DEADLINE)
+        return copy_to_gpu(self.tiers, self.image(name), addresses=addresses, within=PATIENCE)
 
 
 @contextmanager
@@ -121,9 +122,9 @@ def test_what_a_tier_has_is_held_without_a_look_at_the_disk(tmp_path: Path) -> N
         with pinned(mine.tiers, before):
             pass
         shutil.rmtree(pool.store)
-        with copy_to_gpu(mine.tiers, before, within=DEADLINE) as copied:
+        with copy_to_gpu(mine.tiers, before, within=PATIENCE) as copied:
             assert region(copied, "r0") == some_bytes(("a", 0), 3 * MIB)
-        with hold_on_gpu(mine.tiers, before, within=DEADLINE) as held:
+        with hold_on_gpu(mine.tiers, before, within=PATIENCE) as held:
             assert region(held, "r0") == some_bytes(("a", 0), 3 * MIB)
         assert {each.key for each in pool.listed()} == {key_of(before.manifest)}
 
@@ -170,7 +171,7 @@ class GatedBackend(CountingBackend):
 
     def begin_copy(self, va: int, address: int, size: int) -> None:
         """See `CopyingBackend.begin_copy`."""
-        assert self.gate.wait(DEADLINE)
+        assert self.gate.wait(PATIENCE)
         super().begin_copy(va, address, size)
 
 
@@ -188,7 +189,7 @@ def test_what_was_copied_after_the_connection_had_ended_is_not_ready(tmp_path: P
             finally:
                 backend.gate.set()
             with pytest.raises(ArrivalError, match="has ended"):
-                arriving.regions["r0"].ready(within=DEADLINE)
+                arriving.regions["r0"].ready(within=PATIENCE)
 
 
 class SmallBackend(CountingBackend):

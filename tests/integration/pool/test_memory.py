@@ -22,8 +22,8 @@ from mpsguard.images.pool.image_memory import key_of
 from mpsguard.images.pool.messages import HoldImage, ImageHeld
 from mpsguard.images.pool.tiers import Tier
 from mpsguard.images.store.store import ImageStore
-from tests.harness.waiting import wait_for
-from tests.integration.pool.running import DEADLINE, MIB, running
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.pool.running import MIB, running
 from tests.unit.images.store.samples import some_bytes
 
 HOST_MEMORY = ("--host-memory", "16M", "--gpu-memory", "8M")
@@ -121,14 +121,14 @@ def test_memory_of_a_gpu_is_filled_once_and_again_if_the_first_one_leaves(tmp_pa
             second.hold_on_gpu(store, image, within=0.05)
         waiting = threads.submit(second.hold_on_gpu, store, image)
         first.close()
-        assert waiting.result(DEADLINE) is None
+        assert waiting.result(PATIENCE) is None
         memfd = os.memfd_create("gpu")
         held.callback(os.close, memfd)
         others = threads.submit(third.hold_on_gpu, store, image)
         with pytest.raises(PoolError, match="not asked"):
             held.enter_context(pool.connect()).fill(image, [memfd])
         second.fill(image, [memfd])
-        found = others.result(DEADLINE)
+        found = others.result(PATIENCE)
         assert found is not None
         assert [os.fstat(fd).st_ino for fd in found] == [os.fstat(memfd).st_ino]
         os.close(found[0])
@@ -197,7 +197,7 @@ def test_a_store_that_cannot_be_looked_at_costs_a_connection_nothing_else(tmp_pa
         pool.make("a", 100)
         with store.open("a") as image, program.hold(store, image):
             # Any error but those that say that there is none, such as ESTALE of a network file system.
-            unseen = HoldImage(Tier.HOST, f"/{'x' * 300}", "a", "0" * 64, DEADLINE)
+            unseen = HoldImage(Tier.HOST, f"/{'x' * 300}", "a", "0" * 64, PATIENCE)
             with pytest.raises(PoolError, match="File name too long"):
                 program._ask(unseen, ImageHeld)
             assert [each.uses for each in pool.listed()] == [1]
@@ -215,7 +215,7 @@ def test_a_damaged_image_is_refused_to_all_that_wait_and_leaves_nothing(tmp_path
         with ThreadPoolExecutor(4) as threads:
             connections = [held.enter_context(pool.connect()) for _ in range(4)]
             tries = [threads.submit(each.hold, store, image) for each in connections]
-            assert all("damaged" in str(each.exception(DEADLINE)) for each in tries)
+            assert all("damaged" in str(each.exception(PATIENCE)) for each in tries)
         assert pool.listed() == []
 
 
@@ -232,7 +232,7 @@ def test_a_file_in_the_place_of_the_socket_stays(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("kept")
     command = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(path), *HOST_MEMORY]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert path.read_text() == "kept"
 
@@ -247,7 +247,7 @@ def test_a_file_in_the_place_of_the_socket_stays(tmp_path: Path) -> None:
 )
 def test_sizes_that_no_tier_has_are_refused(tmp_path: Path, sizes: tuple[str, ...], code: int, text: str) -> None:
     command = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(tmp_path / "run" / "sock"), *sizes]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == code
     assert text in done.stderr.splitlines()[-1]
 
@@ -265,7 +265,7 @@ def test_a_socket_has_one_pool_and_the_next_one_takes_it_over(tmp_path: Path) ->
             "1M",
         ]
         second = subprocess.run(
-            command, env=pool.environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+            command, env=pool.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert (second.returncode, len(second.stderr.splitlines())) == (1, 1), second.stderr
         assert pool.process is not None
@@ -290,7 +290,7 @@ def test_another_user_gets_nothing_even_with_a_way_to_the_socket(tmp_path: Path)
         pool.path.parent.chmod(0o755)
         pool.path.chmod(0o666)
         command = [sys.executable, "-c", program, str(pool.path.parent)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.stdout.strip() in {"b''", "BrokenPipeError", "ConnectionResetError"}, done.stderr
         assert pool.listed() == []
 
@@ -300,7 +300,7 @@ def test_invalid_packets_end_the_connection_alone(tmp_path: Path) -> None:
     with running(tmp_path, *HOST_MEMORY) as pool:
         for data, count in invalid:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as raw:
-                raw.settimeout(DEADLINE)
+                raw.settimeout(PATIENCE)
                 raw.connect(str(pool.path))
                 try:
                     socket.send_fds(raw, [data], [0] * count)

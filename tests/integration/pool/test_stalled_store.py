@@ -14,8 +14,9 @@ from mpsguard.images.pool.image_memory import key_of
 from mpsguard.images.pool.messages import HoldImage, RequestRefused, decode_answer, encode
 from mpsguard.images.pool.tiers import Tier
 from mpsguard.images.store.store import ImageStore
+from tests.harness.waiting import PATIENCE
 from tests.hostile.stalled_files import StalledFiles
-from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
+from tests.integration.pool.running import MIB, RunningPool, running
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE here")]
 
@@ -28,7 +29,7 @@ SOON = 10.0
 def asked(pool: RunningPool, request: HoldImage) -> Iterator[socket.socket]:
     """A connection with a request."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as raw:
-        raw.settimeout(DEADLINE)
+        raw.settimeout(PATIENCE)
         raw.connect(str(pool.path))
         raw.send(encode(request))
         yield raw
@@ -66,12 +67,12 @@ def test_a_pool_ends_as_far_as_it_can_while_a_piece_does_not_come(tmp_path: Path
         subprocess.run(["mount", "--bind", str(stalled.file), str(piece)], check=True)
         held.callback(subprocess.run, ["umount", "-l", str(piece)], check=False)
         with asked(pool, HoldImage(Tier.HOST, str(pool.store), "a", key_of(manifest), 60.0)) as raw:
-            assert stalled.asked.wait(DEADLINE)
+            assert stalled.asked.wait(PATIENCE)
             process.send_signal(signal.SIGTERM)
             assert raw.recv(4096) == b""
             assert select.select([process.stderr], [], [], SOON)[0]
             assert "does not answer" in process.stderr.readline()
-    process.communicate(timeout=DEADLINE)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
 
 
@@ -88,15 +89,15 @@ def test_a_pool_ends_before_a_worker_that_no_signal_ends(tmp_path: Path, monkeyp
         assert process is not None
         assert process.stderr is not None
         held.callback(process.kill)
-        assert stalled.asked.wait(DEADLINE)
+        assert stalled.asked.wait(PATIENCE)
         with pool.connect() as mine:
             (worker,) = mine.listing().workers
         process.send_signal(signal.SIGTERM)
-        process.wait(2 * DEADLINE)
+        process.wait(2 * PATIENCE)
         assert select.select([process.stderr], [], [], 0)[0]
         assert str(worker.pid) in process.stderr.readline()
         assert process.returncode == 0
-    process.communicate(timeout=DEADLINE)
+    process.communicate(timeout=PATIENCE)
 
 
 @pytest.mark.slow(seconds=22, reason="a worker has 10 s to end in, and 10 s after SIGKILL")
@@ -119,11 +120,11 @@ def test_a_pool_ends_before_an_import_that_no_signal_ends(tmp_path: Path, monkey
         assert process is not None
         assert process.stderr is not None
         held.callback(process.kill)
-        assert stalled.asked.wait(DEADLINE)
+        assert stalled.asked.wait(PATIENCE)
         (template,) = (path.name.split()[-1] for path in tmp_path.glob("imported by *"))
         process.send_signal(signal.SIGTERM)
-        process.wait(2 * DEADLINE)
+        process.wait(2 * PATIENCE)
         assert select.select([process.stderr], [], [], 0)[0]
         assert template in process.stderr.readline()
         assert process.returncode == 0
-    process.communicate(timeout=DEADLINE)
+    process.communicate(timeout=PATIENCE)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.integration.pool.running import DEADLINE
+from tests.harness.waiting import PATIENCE
 
 PROGRAM = """
 import asyncio, os, resource
@@ -39,7 +39,7 @@ asyncio.run(main())
 @pytest.mark.root
 def test_a_call_that_gets_no_thread_is_refused_and_takes_no_place() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=DEADLINE, check=False
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     # The second time there is a thread, which does all.
     assert done.stdout.splitlines() == [str(["PoolError"] * 9 + ["done"]), str(["refused"] * 9 + ["done"])], done.stderr

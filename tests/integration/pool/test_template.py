@@ -17,8 +17,8 @@ import pytest
 from mpsguard.images.pool.errors import PoolError
 from mpsguard.images.pool.schedule import Phase
 from tests.harness.guard_process import REPOSITORY
-from tests.harness.waiting import wait_for
-from tests.integration.pool.running import DEADLINE, refused, running
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.pool.running import refused, running
 from tests.integration.pool.test_workers import SIZE, WarmPool, asked, greeting, lives
 from tests.unit.images.store.samples import some_bytes
 
@@ -143,7 +143,7 @@ def test_an_import_that_does_not_end_ends_with_a_killed_pool(tmp_path: Path, mon
         (template,) = wait_for("the import", lambda: importers(tmp_path))
         assert pool.pool.process is not None
         pool.pool.process.kill()
-        pool.pool.process.wait(DEADLINE)
+        pool.pool.process.wait(PATIENCE)
         wait_for("its end", lambda: not lives(template))
         pool.pool.process.communicate()
         pool.pool.start("--host-memory", "1M")
@@ -261,7 +261,7 @@ def test_an_option_of_workers_that_makes_no_sense_is_a_mistake_of_usage(
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
     )
     assert ended.returncode == 2
     assert said in ended.stderr

@@ -23,8 +23,7 @@ from mpsguard.images.pool.worker_messages import WorkerPrepared
 from mpsguard.images.pool.worker_pool import WorkerPool
 from mpsguard.images.pool.worker_process import WorkerProcess
 from mpsguard.linux.processes import procfs
-from tests.harness.waiting import wait_for
-from tests.integration.pool.running import DEADLINE
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.pool.test_template import IMPORTED
 from tests.integration.pool.test_workers import lives
 
@@ -40,7 +39,7 @@ def started(directory: Path, monkeypatch: pytest.MonkeyPatch, before: str = "") 
     if before:
         (directory / before).touch()
     found = TemplateProcess(PREPARE, [IMPORTED], directory / "pool.sock")
-    found.channel.socket.settimeout(DEADLINE)
+    found.channel.socket.settimeout(PATIENCE)
     yield found
     if found.lives:
         ended(found)
@@ -65,7 +64,7 @@ def forked(template: TemplateProcess, number: int) -> tuple[WorkerProcess, Forke
     assert message is not None
     process = ForkedProcess(template, number, message.pid)
     worker.come(process)
-    worker.channel.socket.settimeout(DEADLINE)
+    worker.channel.socket.settimeout(PATIENCE)
     assert worker.channel.receive() == WorkerPrepared()
     return worker, process
 
@@ -96,7 +95,7 @@ def test_a_template_that_has_ended_keeps_no_pid(template: TemplateProcess) -> No
 
 async def waiting_in(pool: WorkerPool, other_than: int | None = None) -> int:
     """The pid of a worker that waits, once there is one."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(PATIENCE):
         while True:
             for worker in pool.info():
                 if worker.phase is Phase.WAITING and worker.pid != other_than:
@@ -217,6 +216,6 @@ def test_a_template_that_stalls_waits_later_for_what_has_ended(template: Templat
             template.channel.send(encode(ReapWorker(1000)))
     worker.reap()
     os.kill(template.process.pid, signal.SIGCONT)
-    template.channel.socket.settimeout(DEADLINE)
+    template.channel.socket.settimeout(PATIENCE)
     forked(template, 1)[0].reap()
     wait_for("the template's wait", lambda: not lives(process.pid))

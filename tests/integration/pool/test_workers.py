@@ -17,8 +17,8 @@ from mpsguard.images.pool.worker_process import WorkerProcess
 from mpsguard.images.store.store import ImageStore
 from mpsguard.linux.processes import procfs
 from tests.harness.guard_process import REPOSITORY
-from tests.harness.waiting import wait_for
-from tests.integration.pool.running import DEADLINE, DEATH, MIB, RunningPool, refused, running
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.pool.running import DEATH, MIB, RunningPool, refused, running
 from tests.unit.images.store.samples import some_bytes
 
 SIZE = 2 * MIB + 5
@@ -31,10 +31,10 @@ class WarmPool:
         self.pool = pool
         self._deaths = deaths
 
-    def start(self, payload: bytes = b"hello", within: float = DEADLINE) -> socket.socket:
+    def start(self, payload: bytes = b"hello", within: float = PATIENCE) -> socket.socket:
         with self.pool.connect() as connection, ImageStore(self.pool.store) as store, store.open("a") as image:
             found = connection.start(store, image, payload, within=within)
-        found.settimeout(DEADLINE)
+        found.settimeout(PATIENCE)
         return found
 
     def phases(self) -> list[tuple[int, Phase]]:
@@ -252,7 +252,7 @@ def test_a_worker_that_prepares_itself_ends_after_a_killed_pool(
         (path,) = wait_for("the worker", lambda: list((tmp_path / "deaths").glob("hangs *")))
         assert pool.pool.process is not None
         pool.pool.process.kill()
-        pool.pool.process.wait(DEADLINE)
+        pool.pool.process.wait(PATIENCE)
         wait_for("its end", lambda: not lives(int(path.name.split()[1])))
         pool.pool.process.communicate()
         pool.pool.start("--host-memory", "1M")
@@ -273,7 +273,7 @@ def test_nothing_is_imported_from_a_directory_that_others_write_to(
     monkeypatch.chdir(theirs)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     worker = WorkerProcess.executed("planted:prepare", tmp_path / "pool.sock")
-    worker.channel.socket.settimeout(DEADLINE)
+    worker.channel.socket.settimeout(PATIENCE)
     assert worker.channel.receive() is None
     worker.reap()
     assert not executed.exists()

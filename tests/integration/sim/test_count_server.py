@@ -11,8 +11,7 @@ import pytest
 
 from tests.harness.free_port import free_port
 from tests.harness.guard_process import REPOSITORY
-from tests.harness.waiting import wait_for
-from tests.integration.guarded import DEADLINE
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.running import Running
 from tests.integration.sim.test_takeover import FailoverPair
 
@@ -54,7 +53,7 @@ class Service:
 
     def ask(self, number: int) -> socket.socket:
         """A connection on which so many lines were asked for."""
-        sock = socket.create_connection(("127.0.0.1", self._port), timeout=DEADLINE)
+        sock = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE)
         sock.sendall(b"%04d" % number)
         return sock
 
@@ -107,7 +106,7 @@ def test_a_peer_that_sends_nonsense_is_closed(pair: FailoverPair) -> None:
     service = Service(pair)
     try:
         service.pids()
-        with service.ask(3) as good, socket.create_connection(good.getpeername(), timeout=DEADLINE) as bad:
+        with service.ask(3) as good, socket.create_connection(good.getpeername(), timeout=PATIENCE) as bad:
             bad.sendall(b"what")
             # Nothing of it was read.
             with pytest.raises(ConnectionResetError):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.harness.guard_process import GuardProcess
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.harness.whole_lines import whole_lines
-from tests.integration.guarded import DEADLINE, Guarded
+from tests.integration.guarded import Guarded
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def logged(guarded: Guarded) -> list[dict[str, Any]]:
 
 
 def status_of(guarded: Guarded, path: str) -> int:
-    connection = HTTPConnection("localhost", timeout=DEADLINE)
+    connection = HTTPConnection("localhost", timeout=PATIENCE)
     connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(DEADLINE)
+    connection.sock.settimeout(PATIENCE)
     connection.sock.connect(str(guarded.run_directory / "http.sock"))
     try:
         connection.request("GET", path)

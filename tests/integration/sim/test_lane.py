@@ -18,7 +18,8 @@ from mpsguard.guard.lanes.lane_spec import LaneSpec
 from mpsguard.guard.lanes.settings import SettingsStore
 from mpsguard.guard.model import LaneSettings
 from mpsguard.linux.processes.stat_reader import StatReader
-from tests.integration.guarded import DEADLINE, SIMULATED
+from tests.harness.waiting import PATIENCE
+from tests.integration.guarded import SIMULATED
 
 
 @asynccontextmanager
@@ -35,9 +36,9 @@ async def running_lane(
             control_binary=str(SIMULATED),
             multiuser=False,
             gpus=(),
-            command_deadline=DEADLINE,
-            start_deadline=DEADLINE,
-            check_interval=DEADLINE,
+            command_deadline=PATIENCE,
+            start_deadline=PATIENCE,
+            check_interval=PATIENCE,
             restart_burst=5,
             restart_window=60.0,
         )
@@ -58,7 +59,7 @@ async def running_lane(
                 lane.expect_quit()
                 with suppress(CommandFailedError):
                     await lane.ask("quit")
-                await asyncio.wait({looking_after}, timeout=DEADLINE)
+                await asyncio.wait({looking_after}, timeout=PATIENCE)
             looking_after.cancel()
             await asyncio.wait({looking_after})
             stats.close()
@@ -86,7 +87,7 @@ def test_a_quit_that_did_not_reach_a_daemon_that_lives_is_taken_back() -> None:
             await lane.quit(Command("quit"))
             await looking_after
 
-    asyncio.run(asyncio.wait_for(scenario(), 3 * DEADLINE))
+    asyncio.run(asyncio.wait_for(scenario(), 3 * PATIENCE))
 
 
 def test_no_client_is_admitted_before_the_settings_of_a_restarted_daemon_are_back() -> None:
@@ -110,4 +111,4 @@ def test_no_client_is_admitted_before_the_settings_of_a_restarted_daemon_are_bac
             assert (await lane.ask("get_default_active_thread_percentage")).lines == ("50.0",)
             assert (await lane.ask("get_default_client_priority")).lines == ("1",)
 
-    asyncio.run(asyncio.wait_for(scenario(), 3 * DEADLINE))
+    asyncio.run(asyncio.wait_for(scenario(), 3 * PATIENCE))

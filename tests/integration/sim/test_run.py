@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.script import Script
-from tests.harness.waiting import wait_for
-from tests.integration.guarded import DEADLINE, Guarded, Program, descriptors, no_more_descriptors
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.guarded import Guarded, Program, descriptors, no_more_descriptors
 from tests.integration.running import SIMULATED_CLIENT, TELLS_OF, Running
 from tests.integration.sim.stopped_readers import stopped_readers
 
@@ -168,7 +168,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_program_in_the_clean_order(guarded: Gu
     try:
         said = b""
         while b"started" not in said:
-            assert select.select([terminal], [], [], DEADLINE)[0]
+            assert select.select([terminal], [], [], PATIENCE)[0]
             said += os.read(terminal, 4096)
         os.write(terminal, b"\x03")
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

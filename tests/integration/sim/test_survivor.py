@@ -12,8 +12,7 @@ from contextlib import suppress
 import pytest
 
 from tests.harness.guard_process import REPOSITORY
-from tests.harness.waiting import wait_for
-from tests.integration.guarded import DEADLINE
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.running import Running
 from tests.integration.sim.test_takeover import FailoverPair
 from tests.late import require
@@ -117,7 +116,7 @@ def test_the_one_on_a_gpu_says_what_it_misses() -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=DEADLINE * 2,
+        timeout=PATIENCE * 2,
         check=False,
     )
     assert compiled.returncode == 0, compiled.stderr

@@ -16,8 +16,8 @@ from mpsguard.guard.control_api.messages.clients import EndWorkArguments, EndWor
 from mpsguard.guard.model import Work
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import process_tree, procfs
-from tests.harness.waiting import wait_for
-from tests.integration.guarded import DEADLINE, Guarded, Program, is_running
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.guarded import Guarded, Program, is_running
 
 pytestmark = pytest.mark.slow(seconds=80, reason="starts two lanes and programs on them")
 STRANGER = 65534
@@ -146,8 +146,8 @@ def test_a_writer_on_an_affected_lane_is_not_waited_for_although_the_server_repo
         namespace = process_tree.pid_namespace()
         assert namespace is not None
         keys = tuple(procfs.process_key(worker.pid) for worker in (first, second))
-        asked = EndWorkArguments(keys, namespace, within=DEADLINE)
-        told = asyncio.run(async_client.ask(str(pair.run_directory), "end_work", asked, EndWorkResult, DEADLINE))
+        asked = EndWorkArguments(keys, namespace, within=PATIENCE)
+        told = asyncio.run(async_client.ask(str(pair.run_directory), "end_work", asked, EndWorkResult, PATIENCE))
         # The hanging command is that of the lane that was left; the other one is asked and answers.
         assert {ended.process: ended.work for ended in told.clients} == {keys[0]: Work.NONE, keys[1]: Work.ENDED}
     finally:

@@ -11,8 +11,8 @@ import pytest
 
 from fault_injection.sim.script import Script
 from mpsguard.guard.config.load import class_directory
-from tests.harness.waiting import wait_for
-from tests.integration.guarded import DEADLINE, Guarded
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.guarded import Guarded
 from tests.integration.peer import CLIENT, CREDENTIALS, GREETING, Peer
 from tests.integration.sim.test_parking import force_fault, parked
 from tests.integration.sim.test_takeover import FailoverPair, working
@@ -81,7 +81,7 @@ class Crowd:
     def _come(self) -> None:
         while not self._ends.is_set():
             try:
-                with Peer(self._guarded.public, deadline=DEADLINE) as peer:
+                with Peer(self._guarded.public, deadline=PATIENCE) as peer:
                     with self._lock:
                         self.begun += 1
                     served = peer.connect_as_client()

@@ -15,13 +15,13 @@ from textual.pilot import Pilot
 
 from mpsguard.cli.dashboard.app import Dashboard
 from tests.harness.guard_process import REPOSITORY
+from tests.harness.waiting import PATIENCE
 from tests.integration.guarded import Guarded, Program
 
 pytestmark = pytest.mark.slow(seconds=30, reason="starts guards and clients")
 
 NARROW: Final = (80, 24)
 WIDE: Final = (200, 40)
-DEADLINE: Final = 60.0
 HEEDLESS: Final = [sys.executable, "-m", "tests.integration.sim.heedless"]
 TEXT: Final = "{http://www.w3.org/2000/svg}text"
 
@@ -45,7 +45,7 @@ def screen(pilot: Pilot[None]) -> str:
 
 
 async def until(pilot: Pilot[None], shows: Callable[[str], bool]) -> str:
-    due = time.monotonic() + DEADLINE
+    due = time.monotonic() + PATIENCE
     while not shows(seen := screen(pilot)):
         assert time.monotonic() < due, seen
         # A picture takes 20 ms of a processor.

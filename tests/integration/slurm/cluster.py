@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.harness.guard_process import REPOSITORY
-from tests.harness.waiting import wait_for
-from tests.integration.guarded import DEADLINE
+from tests.harness.waiting import PATIENCE, wait_for
 
 SCRIPTS: Final = REPOSITORY / "examples" / "slurm"
 NODE: Final = "node"
@@ -120,7 +119,7 @@ class Cluster:
         for process in reversed(self._started):
             process.terminate()
             try:
-                process.wait(DEADLINE)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -135,7 +134,7 @@ class Cluster:
     def command(self, *words: str) -> str:
         """Run one of Slurm's commands; what it prints."""
         return subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+            words, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         ).stdout.strip()
 
     def state(self) -> tuple[str, str]:

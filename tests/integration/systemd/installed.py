@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.harness.waiting import PATIENCE
 from tests.integration.systemd.booted import BootedSystemd
 
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
@@ -15,8 +16,6 @@ SERVICE: Final = "mpsguard.service"
 SOCKETS: Final = ("mpsguard.socket", "mpsguard-privileged.socket")
 PIPE_DIRECTORY: Final = Path("/run/nvidia-mps")
 CONFIGURATION: Final = Path("/etc/mpsguard/mpsguard.toml")
-DEADLINE: Final = 30.0
-"""Seconds for anything that has to happen; nothing takes near that long."""
 
 SIMULATED: Final = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
 _CONNECTING: Final = "02"
@@ -78,7 +77,7 @@ class InstalledGuard:
             pid = int(state["MainPID"])
             return pid if pid != old and state["ActiveState"] == "active" else 0
 
-        return self.machine.wait_for(ready, DEADLINE, f"a guard in the place of {old}")
+        return self.machine.wait_for(ready, PATIENCE, f"a guard in the place of {old}")
 
     @contextmanager
     def kept_away(self) -> Iterator[None]:
@@ -89,7 +88,7 @@ class InstalledGuard:
         old = self.pid()
         try:
             self.kill("SIGKILL")
-            self.machine.wait_for(lambda: self.pid() == 0, DEADLINE, "the guard's end")
+            self.machine.wait_for(lambda: self.pid() == 0, PATIENCE, "the guard's end")
             yield
         finally:
             self.machine.run("rm", hold)
@@ -131,7 +130,7 @@ class InstalledGuard:
 
     def knows(self, *pids: int) -> None:
         """Wait until the guard lists these clients and no other: a client may be connected a moment before that."""
-        self.machine.wait_for(lambda: self.clients() == set(pids), DEADLINE, f"clients {pids}")
+        self.machine.wait_for(lambda: self.clients() == set(pids), PATIENCE, f"clients {pids}")
 
     def waiting(self, directory: Path = PIPE_DIRECTORY) -> int:
         """Return how many connections to a public socket the kernel holds because they are not accepted yet."""
@@ -188,7 +187,7 @@ class Client:
             told[:] = self.events()
             return event in told or ended
 
-        self._machine.wait_for(told_or_ended, DEADLINE, f"{event} from {self.unit}")
+        self._machine.wait_for(told_or_ended, PATIENCE, f"{event} from {self.unit}")
         assert event in told, self._machine.journal(self.unit)
 
     def end(self) -> None:
@@ -197,5 +196,5 @@ class Client:
         assert pid != 0, self._machine.journal(self.unit)
         self._machine.run("kill", str(pid))
         self.wait_for("finished")
-        self._machine.wait_for(lambda: self.pid() == 0, DEADLINE, f"the end of {self.unit}")
+        self._machine.wait_for(lambda: self.pid() == 0, PATIENCE, f"the end of {self.unit}")
         assert self._machine.property(self.unit, "ExecMainStatus") == "0"

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from mpsguard import __version__
+from tests.harness.waiting import PATIENCE
 from tests.integration.systemd import packaged
 from tests.integration.systemd.booted import BootedSystemd, missing
-from tests.integration.systemd.installed import DEADLINE, REPOSITORY, SERVICE, SIMULATED
+from tests.integration.systemd.installed import REPOSITORY, SERVICE, SIMULATED
 
 # A campaign's: apt fetches 200 MiB of a system, which takes half a minute and is the same every time.
 pytestmark = [pytest.mark.soak, pytest.mark.systemd, pytest.mark.root, pytest.mark.timeout(1800)]
@@ -105,7 +106,7 @@ def test_from_the_bundle_to_a_guarded_client(bare: BootedSystemd, built: dict[st
     bare.copy_file_in(built["gz"], HOME / built["gz"].name)
     guarded(bare, commands("Other distributions"))
     bare.run("sh", "-c", f"{HOME}/mpsguard-*/scripts/install --uninstall")
-    bare.wait_for(lambda: bare.property(SERVICE, "LoadState") == "not-found", DEADLINE, "an uninstalled service")
+    bare.wait_for(lambda: bare.property(SERVICE, "LoadState") == "not-found", PATIENCE, "an uninstalled service")
     assert bare.run("find", "/opt/mpsguard", "/usr/local", "-name", "*mpsguard*", check=False).stdout == ""
 
 

@@ -11,13 +11,13 @@ from zipfile import ZipFile
 import pytest
 
 from mpsguard import __version__
+from tests.harness.waiting import PATIENCE
 from tests.integration.systemd import packaged
 from tests.integration.systemd.booted import BootedSystemd
 from tests.integration.systemd.conftest import SEEN_INSIDE
 from tests.integration.systemd.installed import (
     CONFIGURATION,
     CONFIGURED,
-    DEADLINE,
     PIPE_DIRECTORY,
     REPOSITORY,
     SERVICE,
@@ -257,7 +257,7 @@ def test_removal_leaves_lanes_and_clients_and_says_so(packaged_guard: PackagedGu
     client.end()
     # The command that it names.
     machine.run("env", f"CUDA_MPS_PIPE_DIRECTORY={pipe}", SIMULATED, stdin="quit\n")
-    machine.wait_for(lambda: machine.run("kill", "-0", str(control), check=False).returncode, DEADLINE, "its end")
+    machine.wait_for(lambda: machine.run("kill", "-0", str(control), check=False).returncode, PATIENCE, "its end")
 
 
 def test_beside_a_stock_daemon_it_is_installed_and_not_started(prepared: PackagedGuard) -> None:
@@ -271,7 +271,7 @@ def test_beside_a_stock_daemon_it_is_installed_and_not_started(prepared: Package
     machine.run(*environment, SIMULATED, "quit")
     sockets = "/proc/net/unix"
     machine.wait_for(
-        lambda: f"{PIPE_DIRECTORY}/control\n" not in machine.run("cat", sockets).stdout, DEADLINE, "its end"
+        lambda: f"{PIPE_DIRECTORY}/control\n" not in machine.run("cat", sockets).stdout, PATIENCE, "its end"
     )
     machine.systemctl("start", SERVICE)
     assert prepared.status()["health"] == "healthy"

@@ -5,15 +5,8 @@ import json
 import pytest
 
 from mpsguard.linux.systemd.journald import message_id
-from tests.integration.systemd.installed import (
-    CONFIGURATION,
-    DEADLINE,
-    PIPE_DIRECTORY,
-    SERVICE,
-    SOCKETS,
-    Client,
-    InstalledGuard,
-)
+from tests.harness.waiting import PATIENCE
+from tests.integration.systemd.installed import CONFIGURATION, PIPE_DIRECTORY, SERVICE, SOCKETS, Client, InstalledGuard
 
 pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=60, reason="boots systemd")]
 
@@ -111,7 +104,7 @@ def test_events_are_entries_with_message_ids_and_fields(guard: InstalledGuard) -
         guard.machine.run("journalctl", "--sync")
         return guard.machine.run("journalctl", "--output=json", *matches).stdout.splitlines()
 
-    (line,) = guard.machine.wait_for(entries, DEADLINE, "the entry")
+    (line,) = guard.machine.wait_for(entries, PATIENCE, "the entry")
     entry = json.loads(line)
     assert (entry["MPSGUARD_EVENT"], entry["MPSGUARD_DOMAIN"], entry["PRIORITY"]) == (
         "client_connected",
@@ -126,7 +119,7 @@ def test_client_waits_while_the_guard_is_away(guard: InstalledGuard, clients: li
     before = State(guard, clients)
     with guard.kept_away():
         late = Client(guard.machine)
-        guard.machine.wait_for(lambda: guard.waiting() == 1, DEADLINE, "a connection that nobody accepts")
+        guard.machine.wait_for(lambda: guard.waiting() == 1, PATIENCE, "a connection that nobody accepts")
         assert late.events() == []
     late.wait_for("started")
     assert late.events() == ["connected", "started"]
@@ -151,7 +144,7 @@ def test_sockets_outlast_a_guard_that_cannot_start(guard: InstalledGuard) -> Non
     guard.kill("SIGKILL")
     client = Client(guard.machine)
     # systemd's default start limit is five in ten seconds: this is past it.
-    guard.machine.wait_for(lambda: guard.restarts() > restarts + 7, 3 * DEADLINE, "many attempts")
+    guard.machine.wait_for(lambda: guard.restarts() > restarts + 7, 3 * PATIENCE, "many attempts")
     assert guard.waiting() == 1
     assert client.events() == []
     guard.machine.write(CONFIGURATION, good)
@@ -165,7 +158,7 @@ def test_quit_is_the_end_until_the_next_client(guard: InstalledGuard) -> None:
     assert code == 0
     # Not "activating", as it would be if systemd were about to start it again by itself.
     guard.machine.wait_for(
-        lambda: guard.machine.property(SERVICE, "ActiveState") == "inactive", DEADLINE, "the guard's end"
+        lambda: guard.machine.property(SERVICE, "ActiveState") == "inactive", PATIENCE, "the guard's end"
     )
     client = Client(guard.machine)
     client.wait_for("started")

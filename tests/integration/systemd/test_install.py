@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import mpsguard
+from tests.harness.waiting import PATIENCE
 from tests.integration.systemd.installed import (
     CONFIGURATION,
     CONFIGURED,
-    DEADLINE,
     PIPE_DIRECTORY,
     REPOSITORY,
     SERVICE,
@@ -95,7 +95,7 @@ def test_it_does_not_take_a_running_daemons_place(guard: InstalledGuard) -> None
     assert str(PIPE_DIRECTORY) in done.stderr
     assert machine.property(SERVICE, "LoadState") == "not-found"
     machine.run(*stock, "quit")
-    machine.wait_for(lambda: guard.install(check=False).returncode == 0, DEADLINE, "an installation")
+    machine.wait_for(lambda: guard.install(check=False).returncode == 0, PATIENCE, "an installation")
 
 
 @pytest.mark.soak

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.waiting import PATIENCE
 from tests.integration.systemd.booted import BootedSystemd
 from tests.integration.systemd.installed import (
     CONFIGURATION,
     CONFIGURED,
-    DEADLINE,
     PIPE_DIRECTORY,
     REPOSITORY,
     SERVICE,
@@ -89,7 +89,7 @@ class Lifelines:
             *(f"--setenv=CUDA_MPS_PIPE_DIRECTORY={PIPE_DIRECTORY}", "--", sys.executable, "-c", CLIENT),
         )
         pid = int(self.machine.property(unit, "MainPID"))
-        self.machine.wait_for(lambda: self.watched(pid), DEADLINE, "the sensor's eye on the client")
+        self.machine.wait_for(lambda: self.watched(pid), PATIENCE, "the sensor's eye on the client")
         assert self.same_files(pid, self.guard.pid()) == (BOTH, BOTH, BOTH)
         self.machine.run("kill", "-9", str(pid))
         return pid
@@ -139,9 +139,9 @@ def lifelines(guard: InstalledGuard) -> Iterator[Lifelines]:
 def test_a_lifeline_outlives_sigkill_and_restart_and_is_let_go_by_the_last_guard(lifelines: Lifelines) -> None:
     guard, machine = lifelines.guard, lifelines.machine
     pid = lifelines.kill_a_client()
-    [held] = machine.wait_for(lifelines.held, DEADLINE, "the lifeline")
+    [held] = machine.wait_for(lifelines.held, PATIENCE, "the lifeline")
     assert held["pid"] == pid
-    machine.wait_for(lambda: lifelines.stored() == BOTH, DEADLINE, "both files in the store")
+    machine.wait_for(lambda: lifelines.stored() == BOTH, PATIENCE, "both files in the store")
     # From here on systemd's own descriptors say which files these are.
     assert lifelines.same_files(1, guard.pid()) == (BOTH, BOTH, BOTH)
 
@@ -162,25 +162,25 @@ def test_a_lifeline_outlives_sigkill_and_restart_and_is_let_go_by_the_last_guard
         assert now["since"] == pytest.approx(held["since"], abs=0.002)
         assert now["until"] == pytest.approx(held["until"], abs=0.002)
     assert guard.ctl("lifelines", "--release", str(pid))[0] == 0
-    machine.wait_for(lifelines.nothing_is_left, DEADLINE, "an empty store")
+    machine.wait_for(lifelines.nothing_is_left, PATIENCE, "an empty store")
     assert lifelines.held() == []
 
 
 def test_its_time_goes_on_while_no_guard_runs(lifelines: Lifelines) -> None:
     lifelines.configure(SHORT)
     lifelines.kill_a_client()
-    [held] = lifelines.machine.wait_for(lifelines.held, DEADLINE, "the lifeline")
+    [held] = lifelines.machine.wait_for(lifelines.held, PATIENCE, "the lifeline")
     with lifelines.guard.kept_away():
         assert lifelines.stored() == BOTH
-        lifelines.machine.wait_for(lambda: time.monotonic() > held["until"], DEADLINE, "the end of its time")
+        lifelines.machine.wait_for(lambda: time.monotonic() > held["until"], PATIENCE, "the end of its time")
         assert lifelines.stored() == BOTH
-    lifelines.machine.wait_for(lifelines.nothing_is_left, DEADLINE, "an empty store")
+    lifelines.machine.wait_for(lifelines.nothing_is_left, PATIENCE, "an empty store")
     assert lifelines.released() == ["its time is over"]
 
 
 def test_systemctl_stop_leaves_nothing_behind(lifelines: Lifelines) -> None:
     lifelines.kill_a_client()
-    lifelines.machine.wait_for(lambda: lifelines.stored() == BOTH, DEADLINE, "both files in the store")
+    lifelines.machine.wait_for(lambda: lifelines.stored() == BOTH, PATIENCE, "both files in the store")
     lifelines.machine.systemctl("stop", SERVICE)
     assert lifelines.stored() == 0
     assert lifelines.same_files(1, 1) == (0, 0, 0)

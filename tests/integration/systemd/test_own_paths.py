@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.integration.systemd.installed import DEADLINE, PIPE_DIRECTORY, SERVICE, SOCKETS, Client, InstalledGuard
+from tests.harness.waiting import PATIENCE
+from tests.integration.systemd.installed import PIPE_DIRECTORY, SERVICE, SOCKETS, Client, InstalledGuard
 
 pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=60, reason="boots systemd")]
 
@@ -45,7 +46,7 @@ def test_the_public_directory_is_made_again(guard: InstalledGuard, way: str) -> 
     lane = guard.lane()["control"]
     before = mended(guard)
     guard.machine.run("sh", "-c", WAYS[way])
-    guard.machine.wait_for(lambda: mended(guard) > before, DEADLINE, "the directory made again")
+    guard.machine.wait_for(lambda: mended(guard) > before, PATIENCE, "the directory made again")
     assert has_mps(guard)
     assert guard.status()["health"] == "healthy"
     # What systemd holds is what it was: the guard stores its own, also over a crash and a restart.
@@ -55,7 +56,7 @@ def test_the_public_directory_is_made_again(guard: InstalledGuard, way: str) -> 
     assert has_mps(guard)
     assert guard.lane()["control"] == lane
     guard.machine.run("sh", "-c", UNMOUNT)
-    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 0, DEADLINE, "its health")
+    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 0, PATIENCE, "its health")
 
 
 # That a directory was closed or given away while no guard ran, the next one cannot know: it might be meant so.
@@ -78,22 +79,22 @@ def test_the_directories_of_the_service_are_made_again(guard: InstalledGuard, di
     # A unit's directory may be a link or a mount point: what is in it goes in any case.
     guard.machine.run("sh", "-c", f"rm -rf {directory} || rm -rf {directory}/*")
     guard.machine.systemctl("start", SERVICE)
-    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 0, DEADLINE, "its health")
+    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 0, PATIENCE, "its health")
     assert has_mps(guard)
     guard.machine.systemctl("restart", SERVICE)
-    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 0, DEADLINE, "the next one's health")
+    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 0, PATIENCE, "the next one's health")
     assert has_mps(guard)
 
 
 def test_a_restart_of_the_socket_units_has_systemd_hold_the_sockets_again(guard: InstalledGuard) -> None:
     guard.machine.run("rm", "-rf", PIPE_DIRECTORY)
-    guard.machine.wait_for(lambda: not guard.status()["domains"][0]["sockets_held"], DEADLINE, "sockets of its own")
+    guard.machine.wait_for(lambda: not guard.status()["domains"][0]["sockets_held"], PATIENCE, "sockets of its own")
     guard.machine.systemctl("restart", *SOCKETS)
     guard.machine.systemctl("start", SERVICE)
     assert guard.status()["domains"][0]["sockets_held"]
     with guard.kept_away():
         client = Client(guard.machine)
-        guard.machine.wait_for(lambda: guard.waiting() > 0, DEADLINE, "a client that waits")
+        guard.machine.wait_for(lambda: guard.waiting() > 0, PATIENCE, "a client that waits")
     client.wait_for("started")
     assert "bare" not in client.events()
     client.end()
@@ -101,9 +102,9 @@ def test_a_restart_of_the_socket_units_has_systemd_hold_the_sockets_again(guard:
 
 def test_what_may_not_be_touched_is_told_and_put_right_when_it_is_gone(guard: InstalledGuard) -> None:
     guard.machine.run("sh", "-c", f"rm {CONTROL} && touch {CONTROL}")
-    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 3, DEADLINE, "degraded")
+    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 3, PATIENCE, "degraded")
     probes = [guard.ctl("check", "--for", purpose)[0] for purpose in ("live", "ready", "slurm", "npd")]
     assert probes == [0, 1, 1, 1]
     guard.machine.run("rm", CONTROL)
-    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 0, DEADLINE, "healthy")
+    guard.machine.wait_for(lambda: guard.ctl("status")[0] == 0, PATIENCE, "healthy")
     assert has_mps(guard)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.waiting import PATIENCE
 from tests.integration.systemd.booted import BootedSystemd
-from tests.integration.systemd.installed import DEADLINE, REPOSITORY
+from tests.integration.systemd.installed import REPOSITORY
 
 pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=30, reason="boots systemd")]
 
@@ -100,7 +101,7 @@ class Vault:
             pid = self.pid()
             return pid if pid not in (0, old) and self.machine.property(UNIT, "ActiveState") == "active" else 0
 
-        return self.machine.wait_for(ready, DEADLINE, f"a vault in the place of {old}")
+        return self.machine.wait_for(ready, PATIENCE, f"a vault in the place of {old}")
 
     def start_writer(self) -> None:
         # A name of its own for each: the journal remembers what the one before has said.
@@ -110,7 +111,7 @@ class Vault:
             *("systemd-run", "--quiet", f"--unit={self.writer}", f"--property=WorkingDirectory={REPOSITORY}"),
             *(f"--setenv=PYTHONPATH={REPOSITORY}", "--", sys.executable, "/run/vault-writer.py"),
         )
-        self.machine.wait_for(lambda: "made" in self.machine.journal(self.writer).splitlines(), DEADLINE, "the regions")
+        self.machine.wait_for(lambda: "made" in self.machine.journal(self.writer).splitlines(), PATIENCE, "the regions")
 
     def check(self, generation: int = 1) -> int:
         """Verify every byte from another process; the sequence number of the forward state."""

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from tests.integration.systemd.installed import DEADLINE, REPOSITORY, SERVICE, InstalledGuard
+from tests.harness.waiting import PATIENCE
+from tests.integration.systemd.installed import REPOSITORY, SERVICE, InstalledGuard
 from tests.integration.systemd.test_vault import CHECK, RUN, WRITER
 
 pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=30, reason="boots systemd")]
@@ -26,7 +27,7 @@ def test_regions_outlive_sigkill_upgrade_and_stop(guard: InstalledGuard) -> None
         *("systemd-run", "--quiet", f"--unit={UNIT}", f"--setenv=PYTHONPATH={REPOSITORY}"),
         *("--", sys.executable, "/run/vault-user.py"),
     )
-    machine.wait_for(lambda: "made" in machine.journal(UNIT).splitlines(), DEADLINE, "the regions")
+    machine.wait_for(lambda: "made" in machine.journal(UNIT).splitlines(), PATIENCE, "the regions")
     seen = check(guard)
     old = guard.pid()
     guard.kill("SIGKILL")

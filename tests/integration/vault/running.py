@@ -27,9 +27,9 @@ from mpsguard.vault.server.quota import Quota
 from mpsguard.vault.server.restoration import restore
 from mpsguard.vault.server.server import VaultServer
 from mpsguard.vault.server.vault import Vault
+from tests.harness.waiting import PATIENCE
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-DEADLINE = 30.0
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class ThreadedVault:
         async def done() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(DEADLINE)
+        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(PATIENCE)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function on the vault's loop."""
@@ -131,7 +131,7 @@ class ThreadedVault:
                 answer.set_exception(error)
 
         self._loop.call_soon_threadsafe(call)
-        return answer.result(DEADLINE)
+        return answer.result(PATIENCE)
 
     def settle(self) -> None:
         self.run(self.background.settle())
@@ -206,7 +206,7 @@ class VaultProcess:
 
         def kill_and_start() -> None:
             for _ in range(times):
-                if not worked.acquire(timeout=DEADLINE) or left.is_set():
+                if not worked.acquire(timeout=PATIENCE) or left.is_set():
                     return
                 time.sleep(chance.uniform(0.0, 0.15))
                 self.kill()
@@ -225,9 +225,9 @@ class VaultProcess:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(DEADLINE)
+        self.process.wait(PATIENCE)
 
-    def stop(self, within: float = DEADLINE) -> int:
+    def stop(self, within: float = PATIENCE) -> int:
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(within)

@@ -23,7 +23,7 @@ from mpsguard.vault.server.fd_storage.holder_client import HolderClient
 from mpsguard.vault.server.fd_storage.holder_process import HolderProcess
 from mpsguard.vault.wire.errors import UnavailableError
 from tests.harness.open_descriptors import open_descriptors, opened_since
-from tests.integration.vault.running import DEADLINE
+from tests.harness.waiting import PATIENCE
 
 IMPATIENT = 0.2
 
@@ -44,7 +44,7 @@ def directory() -> Iterator[Path]:
 
 def scenario(body: Callable[[], Coroutine[object, object, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             await body()
 
     asyncio.run(bounded())
@@ -200,14 +200,14 @@ def test_a_holder_that_cannot_let_a_guard_in_goes_on_holding(tmp_path: Path, lim
         holding.start()
         guard.connect(str(tmp_path / "holder"))
         for _ in range(2):
-            assert listener.failed.acquire(timeout=DEADLINE)
+            assert listener.failed.acquire(timeout=PATIENCE)
         limit(soft)
         made = bundle()
         assert ask(guard, "keep mgv-r1", made.kept.fileno()) == b"kept"
         made.kept.close()
         assert ask(guard, "forget mgv-r1") == b"forgotten"
         assert ask(guard, "leave") == b"left"
-        holding.join(DEADLINE)
+        holding.join(PATIENCE)
         made.receipt.close()
     gc.collect()
     assert opened_since(before) == []
@@ -232,7 +232,7 @@ def test_a_holder_keeps_descriptors_free_for_serving(tmp_path: Path, limit: Call
         for number in (1, 2):
             assert ask(guard, f"forget mgv-r{number}") == b"forgotten"
         assert ask(guard, "leave") == b"left"
-        holding.join(DEADLINE)
+        holding.join(PATIENCE)
         made.kept.close()
         made.receipt.close()
     gc.collect()

@@ -13,8 +13,8 @@ import pytest
 from mpsguard import client
 from mpsguard.client import LeaseRole
 from mpsguard.vault.wire.region import Carried, SessionKey
-from tests.harness.waiting import wait_for
-from tests.integration.vault.running import DEADLINE, ThreadedVault
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.vault.running import ThreadedVault
 
 _HEADER = 64
 
@@ -49,7 +49,7 @@ def test_a_writer_is_fenced_off_and_its_state_is_there_when_there_is_memory_agai
         with pytest.raises(client.StaleGenerationError):
             writer.publish(b"too late")
         assert vault.run(vault.vault.promote(key, token))
-        assert standby.wait_for_promotion(DEADLINE)
+        assert standby.wait_for_promotion(PATIENCE)
         assert standby.latest() == (1, 1, b"the last words")
         assert standby.publish(b"and on") == 2
 
@@ -75,5 +75,5 @@ def test_what_cannot_be_written_down_is_refused_and_succession_goes_on(vault: Th
             wait_for("it is an orphan", lambda: vault.call(lambda: vault.vault.store.session(key).orphaned))
             with pytest.raises(client.QuotaError):
                 standby.ready(0)
-        assert standby.ready(DEADLINE)
+        assert standby.ready(PATIENCE)
         assert (standby.role, standby.latest()) == (LeaseRole.WRITER, (1, 1, b"the last words"))

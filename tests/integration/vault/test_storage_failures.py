@@ -11,15 +11,8 @@ from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.vault.wire import wire
 from mpsguard.vault.wire.errors import UnavailableError
 from tests.harness.open_descriptors import open_descriptors, opened_since
-from tests.harness.waiting import wait_for
-from tests.integration.vault.running import (
-    DEADLINE,
-    LocalStorage,
-    ThreadedVault,
-    close_chunks,
-    close_fds,
-    memory,
-)
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.vault.running import LocalStorage, ThreadedVault, close_chunks, close_fds, memory
 
 
 class Full(LocalStorage):
@@ -68,7 +61,7 @@ class Slow(LocalStorage):
 def greeting(vault: ThreadedVault, name: str, token: int) -> socket.socket:
     """A connection that has asked to write a session, and has not heard of it."""
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    asking.settimeout(DEADLINE)
+    asking.settimeout(PATIENCE)
     asking.connect(vault.socket)
     asking.send(wire.encode(wire.Hello(1, wire.VERSION, name, LeaseRole.WRITER, token=token, keep=0.0)))
     return asking

@@ -17,8 +17,8 @@ from mpsguard.vault.wire.address import SOCKET_VARIABLE
 from mpsguard.vault.wire.errors import UnknownSessionError, VaultError
 from mpsguard.vault.wire.state_buffer import State
 from mpsguard.vault.wire.supervisor_wire import ROLE_VARIABLE
-from tests.harness.waiting import wait_for
-from tests.integration.vault.running import DEADLINE, REPOSITORY, ThreadedVault, VaultProcess
+from tests.harness.waiting import PATIENCE, wait_for
+from tests.integration.vault.running import REPOSITORY, ThreadedVault, VaultProcess
 
 WRITER = """
 import sys
@@ -68,7 +68,7 @@ class Waiting:
 
     def _wait(self) -> None:
         try:
-            self.promoted = self.session.ready(DEADLINE)
+            self.promoted = self.session.ready(PATIENCE)
         except VaultError as error:
             self.refused = error
 
@@ -117,7 +117,7 @@ def test_a_standby_that_is_ready_too_late_goes_on_at_once(vault: ThreadedVault) 
     with vault.session() as writer, vault.standby() as standby:
         writer.close(in_order=False)
         wait_for("the lease has ended", lambda: vault.call(lambda: _orphaned(vault)))
-        assert standby.ready(DEADLINE)
+        assert standby.ready(PATIENCE)
         assert standby.ready(0)
 
 
@@ -125,7 +125,7 @@ def test_a_standby_that_is_ready_too_late_goes_on_at_once(vault: ThreadedVault) 
 def test_a_standby_without_a_guard_waits_for_its_promotion_no_longer_than_it_said(silent: bool) -> None:
     """The session's own deadline is much longer; ``silent``: a process listens there, and answers nothing."""
     with ThreadedVault() as vault:
-        with vault.session() as writer, vault.standby(deadline=2 * DEADLINE) as standby:
+        with vault.session() as writer, vault.standby(deadline=2 * PATIENCE) as standby:
             told: list[bool] = []
             waiting = threading.Thread(target=lambda: told.append(standby.wait_for_promotion(0.2)))
             vault.run(vault.server.close())
@@ -135,7 +135,7 @@ def test_a_standby_without_a_guard_waits_for_its_promotion_no_longer_than_it_sai
                     listener.bind(vault.socket)
                     listener.listen()
                 waiting.start()
-                waiting.join(DEADLINE)
+                waiting.join(PATIENCE)
                 assert told == [False]
             writer.close()
         vault.storage.empty()
@@ -147,7 +147,7 @@ def test_no_standby_follows_a_writer_that_left_in_order(vault: ThreadedVault) ->
         assert not standby.ready(0)
         with vault.session() as successor:
             successor.close(in_order=False)
-            assert standby.ready(DEADLINE)
+            assert standby.ready(PATIENCE)
 
 
 def test_an_exception_leaves_an_orphan(vault: ThreadedVault) -> None:
@@ -157,7 +157,7 @@ def test_an_exception_leaves_an_orphan(vault: ThreadedVault) -> None:
     with pytest.raises(ZeroDivisionError), vault.session():
         raise ZeroDivisionError
     with standby:
-        assert standby.ready(DEADLINE)
+        assert standby.ready(PATIENCE)
 
 
 @pytest.mark.parametrize(("code", "followed"), [("0", False), ("3", True)])
@@ -168,7 +168,7 @@ def test_the_way_a_with_block_is_left_counts(vault: ThreadedVault, code: str, fo
     with pytest.raises(SystemExit), vault.session():
         raise SystemExit(int(code))
     with standby:
-        assert standby.ready(DEADLINE if followed else 0) == followed
+        assert standby.ready(PATIENCE if followed else 0) == followed
 
 
 def test_a_reader_is_no_standby_and_one_that_was_fenced_off_is_none_any_more(vault: ThreadedVault) -> None:

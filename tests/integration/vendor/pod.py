@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.vendor.site import DEADLINE, Site
+from tests.harness.waiting import PATIENCE
+from tests.integration.vendor.site import Site
 
 _ROOT: Final = """
 set -e
@@ -79,7 +80,7 @@ class Pod:
 
     def output(self) -> str:
         """What it has said, once it has ended."""
-        return self.process.communicate(timeout=DEADLINE)[0]
+        return self.process.communicate(timeout=PATIENCE)[0]
 
     def kill(self) -> None:
         """Kill all its processes, as the end of a container kills those of its control group."""
@@ -91,6 +92,6 @@ class Pod:
                     if entry.name.isdigit() and os.readlink(entry / "ns/mnt") == namespace:
                         os.kill(int(entry.name), signal.SIGKILL)
         self.process.kill()
-        self.process.wait(DEADLINE)
+        self.process.wait(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()

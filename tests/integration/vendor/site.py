@@ -16,11 +16,11 @@ import pytest
 from mpsguard.linux.processes import procfs
 from tests import vendor
 from tests.harness.leftovers import end_all
+from tests.harness.waiting import PATIENCE
 from tests.vendor import VendorMps
 
 SCRIPT: Final = "#!{python}\nfrom mpsguard.guard.dropin.{module} import main\n\nmain()\n"
 """A start script as pip writes it."""
-DEADLINE: Final = 60.0
 
 
 class Site:
@@ -64,7 +64,7 @@ class Site:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=DEADLINE,
+            timeout=PATIENCE,
             check=False,
         )
 

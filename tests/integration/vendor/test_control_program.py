@@ -12,9 +12,9 @@ import pytest
 
 from mpsguard.guard.lanes import command as commands
 from mpsguard.guard.lanes.command import Command, CommandDroppedError
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.guarded import SIMULATED
-from tests.integration.vendor.site import DEADLINE, Site, newest
+from tests.integration.vendor.site import Site, newest
 from tests.integration.vendor.test_guard import COMMANDS
 
 pytestmark = pytest.mark.vendor
@@ -69,7 +69,7 @@ def test_every_command_answers_as_with_the_vendors_program(site: Site) -> None:
 def test_beside_the_vendors_daemon_no_guard_starts(site: Site) -> None:
     site.pipes.mkdir()
     site.logs.mkdir()
-    subprocess.run([site.vendor, "-d"], env=site.environment, check=True, timeout=DEADLINE, stdin=subprocess.DEVNULL)
+    subprocess.run([site.vendor, "-d"], env=site.environment, check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
     refused = site.run("-d")
     assert refused.returncode == 1
     assert len(refused.stderr.splitlines()) == 1
@@ -86,7 +86,7 @@ def test_in_the_foreground_and_for_many_users(site: Site) -> None:
         lanes = site.processes("nvidia-cuda-mps-control -M -d")
         assert lanes
         running.terminate()
-        assert running.wait(DEADLINE) == 0
+        assert running.wait(PATIENCE) == 0
     # Its lane lives on, and the next guard adopts it.
     assert site.run("-d", "-M").returncode == 0
     assert site.processes("nvidia-cuda-mps-control -M -d") == lanes
@@ -165,7 +165,7 @@ def test_long_forms_start_the_same(site: Site, arguments: tuple[str, ...]) -> No
         # NVIDIA/k8s-device-plugin #1614: `-f` in a container, and its logs are read from outside.
         assert "Starting control daemon" in (site.logs / "control.log").read_text()
         assert site.run("-q").returncode == 0
-        assert running.wait(DEADLINE) == 0
+        assert running.wait(PATIENCE) == 0
 
 
 def test_without_standard_streams(site: Site) -> None:
@@ -173,7 +173,7 @@ def test_without_standard_streams(site: Site) -> None:
     assert site.run("-d").returncode == 0
     for closed in ("<&-", ">&-", "<&- >&- 2>&-"):
         shell = ["bash", "-c", f"{site.program} {closed}"]
-        done = subprocess.run(shell, env=site.environment, capture_output=True, timeout=DEADLINE, check=False)
+        done = subprocess.run(shell, env=site.environment, capture_output=True, timeout=PATIENCE, check=False)
         assert (done.returncode, done.stderr) == (0, b""), closed
 
 

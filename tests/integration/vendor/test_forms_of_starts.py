@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from mpsguard.linux.processes import procfs
-from tests.integration.vendor.site import DEADLINE, Site, newest
+from tests.harness.waiting import PATIENCE
+from tests.integration.vendor.site import Site, newest
 from tests.vendor import BRANCHES, VendorMps
 
 pytestmark = [pytest.mark.vendor, pytest.mark.slow(seconds=60, reason="starts two daemons for each form")]
@@ -59,7 +60,7 @@ def run(
         umask=umask,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
         check=False,
     )
 

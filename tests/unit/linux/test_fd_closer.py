@@ -11,8 +11,7 @@ import sys
 import pytest
 
 from mpsguard.linux.descriptors.fd_closer import FdCloser, of_strangers
-
-DEADLINE = 20.0
+from tests.harness.waiting import PATIENCE
 
 
 def pair() -> tuple[int, int, int]:
@@ -32,7 +31,7 @@ def test_foreign_descriptors_are_all_closed() -> None:
 
     closer = of_strangers((one, none, other))
     assert closer is not None
-    closer.join(DEADLINE)
+    closer.join(PATIENCE)
     assert not is_open(one)
     assert not is_open(other)
 
@@ -42,7 +41,7 @@ def test_those_of_memory_are_closed_one_after_the_other_whatever_becomes_of_one(
     disposal = FdCloser()
     disposal.take((one, none))
     disposal.take((other,))
-    assert disposal.drain(DEADLINE)
+    assert disposal.drain(PATIENCE)
     disposal.close()
     assert not is_open(one)
     assert not is_open(other)
@@ -85,7 +84,7 @@ memory.close()
 @pytest.mark.root
 def test_what_is_closed_while_there_is_no_thread_is_closed_later_at_the_latest() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THREADS], capture_output=True, text=True, timeout=DEADLINE, check=False
+        [sys.executable, "-c", WITHOUT_THREADS], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     said = ["False [False, False, False]", "[True, True, True]", "True []"]
     assert done.stdout.splitlines() == said, done.stderr

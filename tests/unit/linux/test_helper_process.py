@@ -18,8 +18,8 @@ from mpsguard.linux.processes.helper_process import (
 )
 from tests.harness.descriptors_left import descriptors_left
 from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.harness.waiting import PATIENCE
 
-DEADLINE = 30.0
 ROOT = Path(mpsguard.__file__).parents[1]
 SLEEP = [sys.executable, "-I", "-c", "import signal; signal.pause()"]
 PRINT_PATH = """
@@ -53,7 +53,7 @@ def test_it_has_what_it_is_given_and_nothing_else() -> None:
         # Its standard streams, the pipe, and the directory that it lists.
         variables = ["A", "LC_CTYPE"]  # Python sets the latter in the C locale.
         assert told.read().decode() == repr(("/", True, variables, 5))
-    assert helper.wait(DEADLINE) == 0
+    assert helper.wait(PATIENCE) == 0
 
 
 def test_a_module_of_this_package_is_found_without_a_path(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_module_of_this_package_is_found_without_a_path(tmp_path: Path) -> Non
     )
     said = done.output.read().decode()
     done.output.close()
-    assert done.wait(DEADLINE) == 1
+    assert done.wait(PATIENCE) == 1
     assert "ValueError: invalid literal for int() with base 10: 'x'" in said
     assert str(ROOT / "mpsguard/images/copier/__main__.py") in said
 
@@ -77,7 +77,7 @@ def test_a_module_is_found_by_its_name_once_its_file_has_moved(monkeypatch: pyte
     done = HelperProcess(command, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with done.output as output:
         assert "invalid literal for int" in output.read().decode()
-    assert done.wait(DEADLINE) == 1
+    assert done.wait(PATIENCE) == 1
 
 
 def test_a_relative_python_path_means_the_same_in_another_directory(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_relative_python_path_means_the_same_in_another_directory(tmp_path: Pa
         capture_output=True,
         text=True,
         check=True,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
     )
     directory, *path = done.stdout.strip().split("|")
     assert (directory, path[:2]) == ("/", [str(tmp_path / "here"), str(tmp_path / "there")])
@@ -99,7 +99,7 @@ def test_one_that_does_not_end_by_itself_is_killed() -> None:
     helper = HelperProcess(SLEEP, {})
     assert helper.poll() is None
     assert helper.wait(0.01) is None
-    assert helper.end(0.01, DEADLINE)
+    assert helper.end(0.01, PATIENCE)
     assert (helper.poll(), helper.pidfd) == (-9, -1)
 
 
@@ -125,7 +125,7 @@ def test_one_that_cannot_be_started_leaves_nothing() -> None:
         assert opened_since(before) == []
         failed += 1
     assert failed > 0
-    assert helper.end(0.0, DEADLINE)
+    assert helper.end(0.0, PATIENCE)
 
 
 def test_a_service_hands_on_little_and_a_program_all_but_its_own() -> None:

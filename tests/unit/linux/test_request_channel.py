@@ -17,8 +17,8 @@ from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.request_channel import RequestChannel
 from tests.harness.descriptors_left import descriptors_left
 from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.harness.waiting import PATIENCE
 
-DEADLINE = 30.0
 IMPATIENT = 0.05
 LIMIT = 64
 
@@ -78,7 +78,7 @@ def test_nothing_is_asked_after_an_interruption(
         assert not channel.open
         assert (ours.fileno() >= 0) is lingers
         with pytest.raises(ConnectionResetError):
-            channel.ask(b"?", due=time.monotonic() + DEADLINE)
+            channel.ask(b"?", due=time.monotonic() + PATIENCE)
 
 
 def test_ctrl_c_is_one(pair: Pair) -> None:
@@ -86,7 +86,7 @@ def test_ctrl_c_is_one(pair: Pair) -> None:
     with closing(RequestChannel(ours, LIMIT, decode)) as channel:
         say(b"Ctrl-C", 2)(theirs)
         with pytest.raises(KeyboardInterrupt):
-            channel.ask(b"?", due=time.monotonic() + DEADLINE)
+            channel.ask(b"?", due=time.monotonic() + PATIENCE)
         assert not channel.open
         assert theirs.recv(LIMIT) == b"?"
         assert theirs.recv(LIMIT) == b""
@@ -98,7 +98,7 @@ def test_an_answer_comes_with_its_descriptors(pair: Pair) -> None:
         for number in range(3):
             say(b"%d" % number, number)(theirs)
         for number in range(3):
-            data, fds = channel.ask(b"?", due=time.monotonic() + DEADLINE)
+            data, fds = channel.ask(b"?", due=time.monotonic() + PATIENCE)
             assert (data, len(fds)) == (b"%d" % number, number)
             for fd in fds:
                 os.close(fd)
@@ -110,7 +110,7 @@ def test_an_answer_for_which_there_is_no_descriptor_ends_the_channel(pair: Pair)
     with closing(RequestChannel(ours, LIMIT, decode)) as channel:
         say(b"x", 4)(theirs)
         with descriptors_left(2), pytest.raises(OSError, match="too many open files") as raised:
-            channel.ask(b"?", due=time.monotonic() + DEADLINE)
+            channel.ask(b"?", due=time.monotonic() + PATIENCE)
         assert (raised.value.errno, channel.open) == (errno.EMFILE, False)
 
 
@@ -132,9 +132,9 @@ def test_the_last_words_of_a_peer_are_heard(pair: Pair) -> None:
     with closing(RequestChannel(ours, LIMIT, decode)) as channel:
         say(b"goodbye")(theirs)
         theirs.close()
-        assert channel.ask(b"?", due=time.monotonic() + DEADLINE) == (b"goodbye", ())
+        assert channel.ask(b"?", due=time.monotonic() + PATIENCE) == (b"goodbye", ())
         with pytest.raises(BrokenPipeError):
-            channel.tell(b"!", due=time.monotonic() + DEADLINE)
+            channel.tell(b"!", due=time.monotonic() + PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_cancelled_request_of_an_event_loop_ends_the_channel(pair: Pair) -> No
     ours, theirs = pair
 
     async def body() -> None:
-        with closing(AsyncRequestChannel(PacketStream(ours), LIMIT, DEADLINE)) as channel:
+        with closing(AsyncRequestChannel(PacketStream(ours), LIMIT, PATIENCE)) as channel:
             asking = asyncio.create_task(channel.ask(b"?"))
             await asyncio.get_running_loop().sock_recv(theirs, LIMIT)
             asking.cancel()

@@ -16,10 +16,10 @@ from mpsguard.linux.user_budget import UserBudget
 from mpsguard.linux.user_lock import UserLock
 from mpsguard.linux.user_queue import Ticket, UserQueue
 from mpsguard.linux.user_share import Place, Room, UserShare
+from tests.harness.waiting import PATIENCE
 
 ROOT = 0
 USERS = st.integers(0, 4)
-DEADLINE = 30
 
 
 @settings(deadline=None)
@@ -161,14 +161,14 @@ def test_a_place_that_threads_give_back_at_once_is_counted_once(threads: int) ->
     together = threading.Barrier(threads)
 
     def give_back() -> None:
-        together.wait(DEADLINE)
+        together.wait(PATIENCE)
         place.give_back()
 
     givers = [threading.Thread(target=give_back) for _ in range(threads)]
     for giver in givers:
         giver.start()
     for giver in givers:
-        giver.join(DEADLINE)
+        giver.join(PATIENCE)
     assert len(share) == 0
     assert share.take(1) is not None
     assert share.take(1) is None
@@ -216,7 +216,7 @@ def test_a_lock_loses_no_place_however_its_waiters_end(most: int, waiters: list[
         places[0].give_back()
         (await waiting).give_back()
 
-    asyncio.run(asyncio.wait_for(scenario(), DEADLINE))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 JOBS = st.lists(st.tuples(USERS, st.sampled_from(["stays", "cancelled", "fails", "impatient"])), max_size=25)
@@ -240,7 +240,7 @@ def test_threads_keep_a_place_until_the_job_ends_and_give_it_back_on_every_path(
                 working[user] += 1
                 too_many |= working[user] > of_a_user or working.total() > most
             try:
-                if not go.wait(DEADLINE) or end == "fails":
+                if not go.wait(PATIENCE) or end == "fails":
                     raise ValueError
                 return user
             finally:
@@ -268,12 +268,12 @@ def test_threads_keep_a_place_until_the_job_ends_and_give_it_back_on_every_path(
                     assert isinstance(outcome, asyncio.CancelledError if end == "cancelled" else ValueError)
             # As many as before find a place, at once.
             together = threading.Barrier(most)
-            await asyncio.gather(*(threads.call(100 + n, partial(together.wait, DEADLINE), 60.0) for n in range(most)))
+            await asyncio.gather(*(threads.call(100 + n, partial(together.wait, PATIENCE), 60.0) for n in range(most)))
         finally:
-            assert threads.close(DEADLINE)
+            assert threads.close(PATIENCE)
         assert not too_many
 
-    asyncio.run(asyncio.wait_for(scenario(), 2 * DEADLINE))
+    asyncio.run(asyncio.wait_for(scenario(), 2 * PATIENCE))
 
 
 def test_a_user_whose_jobs_never_end_holds_up_no_other() -> None:
@@ -285,7 +285,7 @@ def test_a_user_whose_jobs_never_end_holds_up_no_other() -> None:
             await asyncio.sleep(0)
             for each in held[:25]:
                 each.cancel()
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 assert [await threads.call(user, lambda: "done", 60.0) for user in range(2, 12)] == ["done"] * 10
             with pytest.raises(NoTurnError):
                 await threads.call(1, lambda: "done", 0.01)
@@ -297,7 +297,7 @@ def test_a_user_whose_jobs_never_end_holds_up_no_other() -> None:
             assert threads.waiting(1) == 0
         finally:
             never.set()
-            assert threads.close(DEADLINE)
+            assert threads.close(PATIENCE)
 
     asyncio.run(scenario())
 

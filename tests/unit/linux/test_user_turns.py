@@ -9,8 +9,8 @@ import pytest
 from mpsguard.linux.sockets import accepting
 from mpsguard.linux.sockets.user_turns import QUOTA, UserTurns
 from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.harness.waiting import PATIENCE
 
-DEADLINE = 30.0
 FLOODS, CALM = 65534, 1000
 
 
@@ -39,7 +39,7 @@ def test_a_user_is_not_heeded_after_all_that_another_has_ready() -> None:
         for _, theirs in flood:
             theirs.close()
         calls.send(b"x")
-        await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE)
+        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
         for ours, _ in (*flood, (calm, calls)):
             ours.close()
         calls.close()
@@ -65,11 +65,11 @@ def test_a_socket_is_waited_for_in_both_directions() -> None:
             writable = asyncio.create_task(turns.writable(CALM, ours.fileno()))
             await asyncio.sleep(0)
             theirs.send(b"x")
-            await asyncio.wait_for(readable, DEADLINE)
+            await asyncio.wait_for(readable, PATIENCE)
             assert not writable.done()
             for _ in range(filled):
                 theirs.recv(1)
-            await asyncio.wait_for(writable, DEADLINE)
+            await asyncio.wait_for(writable, PATIENCE)
 
     asyncio.run(run())
 

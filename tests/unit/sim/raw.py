@@ -8,10 +8,10 @@ import socket
 import struct
 from pathlib import Path
 
-PATIENCE_S = 10
+from tests.harness.waiting import PATIENCE
 
 
-def connect(path: Path, timeout: float = PATIENCE_S) -> socket.socket:
+def connect(path: Path, timeout: float = PATIENCE) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(timeout)
     sock.connect(str(path))

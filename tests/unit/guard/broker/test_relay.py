@@ -24,12 +24,12 @@ from mpsguard.linux.identity import Credentials
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import Packet
 from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.harness.waiting import PATIENCE
 
 GREETING = b"OUTHELL\0"
 OTHER_GREETING = b"OUTBHELL\0"
 HANDOVER = b"OUTCUFD\0"
 ME = Credentials(os.getpid(), os.geteuid(), os.getegid())
-_DEADLINE = 20.0
 
 
 class Daemon(threading.Thread):
@@ -37,7 +37,7 @@ class Daemon(threading.Thread):
 
     def __init__(self, sock: socket.socket, serve: Callable[[socket.socket], object]) -> None:
         super().__init__(daemon=True)
-        sock.settimeout(_DEADLINE)
+        sock.settimeout(PATIENCE)
         self._sock = sock
         self._serve = serve
         self.failed: Exception | None = None
@@ -55,7 +55,7 @@ class Daemon(threading.Thread):
 
     def served(self) -> None:
         """Wait until it is done, which blocks the caller; raise what it raised."""
-        assert self.done.wait(_DEADLINE)
+        assert self.done.wait(PATIENCE)
         if self.failed is not None:
             raise self.failed
 
@@ -107,7 +107,7 @@ def _relay(
             )
     finally:
         acknowledger.close()
-        daemon.join(_DEADLINE)
+        daemon.join(PATIENCE)
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -123,7 +123,7 @@ def test_no_pass_of_the_event_loop_is_waited_for(kind: PeerKind) -> None:
     introduced = threading.Event()
 
     def serve(sock: socket.socket) -> None:
-        introduced.wait(_DEADLINE)
+        introduced.wait(PATIENCE)
         said.append(_hand_over(sock))
 
     async def run() -> None:
@@ -134,7 +134,7 @@ def test_no_pass_of_the_event_loop_is_waited_for(kind: PeerKind) -> None:
             await asyncio.sleep(0)
             introduced.set()
             daemon.served()
-            async with asyncio.timeout(_DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 await captured.wait()
             assert said == [mps_protocol.ACKNOWLEDGEMENT]
             word, files, _, _ = socket.recv_fds(peer, 64, 4)
@@ -164,7 +164,7 @@ def test_a_client_waits_for_one_pass_of_the_event_loop_after_the_answer() -> Non
                 await asyncio.sleep(0)
                 # The loop stands still until greeting and socket have been read.
                 for _ in range(2):
-                    assert told.acquire(timeout=_DEADLINE)
+                    assert told.acquire(timeout=PATIENCE)
                 await asyncio.sleep(0)
                 word, files, _, _ = socket.recv_fds(peer, 64, 4, socket.MSG_DONTWAIT)
             finally:
@@ -285,7 +285,7 @@ def test_a_defect_in_one_connection_is_reported_and_ends_it_alone(monkeypatch: p
         found: asyncio.Future[Packet | OSError] = asyncio.get_running_loop().create_future()
         with kind(ours) as stream, theirs, acknowledger.hear(stream, None, found.set_result):
             theirs.send(GREETING)
-            return await asyncio.wait_for(found, _DEADLINE)
+            return await asyncio.wait_for(found, PATIENCE)
 
     async def main() -> tuple[Packet | OSError, Packet | OSError]:
         acknowledger = Acknowledger()

@@ -13,9 +13,9 @@ from mpsguard.guard.lanes.command import CommandReply
 from mpsguard.guard.lanes.server_watch import LogHint, Servers, ServerWatch
 from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.linux.processes.stat_reader import StatReader
+from tests.harness.waiting import PATIENCE
 
 FAULT = "[2026-11-20 14:01:28.554 Server   479] Server is handling a fatal GPU error.\n"
-DEADLINE = 30
 
 
 @pytest.mark.parametrize("meanwhile", [True, False])
@@ -28,7 +28,7 @@ def test_an_answer_does_not_hold_if_the_log_spoke_while_it_was_given(tmp_path: P
         async def fault() -> None:
             with log.open("a") as file:
                 file.write(FAULT)
-            await asyncio.wait_for(overheard.wait(), DEADLINE)
+            await asyncio.wait_for(overheard.wait(), PATIENCE)
 
         async def ask(line: str) -> CommandReply:
             if meanwhile:

@@ -15,15 +15,14 @@ from mpsguard.guard.lanes.control_process import LaneStartError, Launch
 from mpsguard.guard.processes.launcher import MAX_BYTES, Answer, Launcher, LauncherEndedError, LaunchTable, Start
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.open_descriptors import open_descriptors, opened_since
-from tests.harness.waiting import wait_for
-from tests.integration.guarded import DEADLINE
+from tests.harness.waiting import PATIENCE, wait_for
 
 
 def launch(tmp_path: Path, script: str, name: str = "default-0") -> Launch:
     program = tmp_path / name
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    return Launch(name, str(tmp_path / "pipe"), str(tmp_path / "log"), str(program), False, ("all",), DEADLINE)
+    return Launch(name, str(tmp_path / "pipe"), str(tmp_path / "log"), str(program), False, ("all",), PATIENCE)
 
 
 async def started(launcher: Launcher, *launches: Launch) -> list[BaseException | None]:
@@ -92,7 +91,7 @@ def test_a_guard_cannot_have_anything_else_started(tmp_path: Path) -> None:
     """As a guard would ask that has been taken over: past the check on its own side."""
     known = launch(tmp_path, f"touch {tmp_path}/started")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.settimeout(DEADLINE)
+    ours.settimeout(PATIENCE)
     with ours:
         with theirs:
             program = "from mpsguard.guard.processes import launcher; launcher.main()"
@@ -101,7 +100,7 @@ def test_a_guard_cannot_have_anything_else_started(tmp_path: Path) -> None:
         for number, lane in enumerate(("other", "../default-0", "default-0")):
             ours.send(msgspec.msgpack.encode(Start(number, lane)))
         answers = [msgspec.msgpack.decode(ours.recv(MAX_BYTES), type=Answer) for _ in range(3)]
-    assert child.wait(DEADLINE) == 0
+    assert child.wait(PATIENCE) == 0
     assert {answer.number for answer in answers if answer.error is None} == {2}
     assert (tmp_path / "started").exists()
 
@@ -111,7 +110,7 @@ def test_its_end_is_reported_and_so_is_a_start_without_it(tmp_path: Path) -> Non
 
     async def scenario(launcher: Launcher) -> None:
         os.kill(launcher.pid, signal.SIGKILL)
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             with pytest.raises(LauncherEndedError):
                 await launcher.run()
             with pytest.raises(LaneStartError):

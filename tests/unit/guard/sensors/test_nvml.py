@@ -15,6 +15,7 @@ from mpsguard.guard.sensors.nvml import NvmlSensor
 from mpsguard.guard.sensors.nvml_device import EVENT_KINDS, MemoryReading, pci_address
 from mpsguard.guard.sensors.sensor import SensorState
 from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.harness.waiting import PATIENCE
 from tests.unit.guard.sensors.nvml_vendor import (
     DOUBLE_BIT,
     LOST,
@@ -25,8 +26,6 @@ from tests.unit.guard.sensors.nvml_vendor import (
     NVMLError,
     Vendor,
 )
-
-WITHIN = 10.0
 
 CALLS = [
     "nvmlInit",
@@ -54,10 +53,10 @@ class Heard:
         self.states: asyncio.Queue[SensorState] = asyncio.Queue()
 
     async def next(self) -> Evidence:
-        return await asyncio.wait_for(self.evidence.get(), WITHIN)
+        return await asyncio.wait_for(self.evidence.get(), PATIENCE)
 
     async def state(self) -> SensorState:
-        return await asyncio.wait_for(self.states.get(), WITHIN)
+        return await asyncio.wait_for(self.states.get(), PATIENCE)
 
 
 @asynccontextmanager
@@ -297,7 +296,7 @@ def test_it_looks_for_work_only_on_request_and_unknown_means_busy() -> None:
         await heard.state()
         vendor.utilization = 40
         sensor.watch_idleness(True)
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(PATIENCE):
             while vendor.called.count("nvmlDeviceGetUtilizationRates") < 2:
                 await asyncio.sleep(0.01)
             assert sensor.idle_seen_at() is None
@@ -326,7 +325,7 @@ def test_a_loop_that_was_closed_ends_the_thread() -> None:
 
     asyncio.run(careless())
     vendor.happen(XID, 31)
-    made[0]._thread.join(WITHIN)
+    made[0]._thread.join(PATIENCE)
     assert not made[0]._thread.is_alive()
     assert (vendor.open, vendor.sets) == (0, 0)
 
@@ -360,7 +359,7 @@ def test_memory_is_read_only_on_request_and_unknown_is_left_out() -> None:
         vendor.happen(XID, 31)
         await heard.evidence.get()
         assert "nvmlDeviceGetMPSComputeRunningProcesses" not in vendor.called
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(PATIENCE):
             while not (found := sensor.memory()):
                 await asyncio.sleep(0.01)
         assert set(found.values()) == {1 << 30}
@@ -382,7 +381,7 @@ def test_watched_memory_is_read_again_and_again_and_a_gpu_that_does_not_answer_i
         async with listening(vendor) as (sensor, heard):
             await heard.state()
             sensor.watch_memory(readings.put_nowait)
-            first, _second = [await asyncio.wait_for(readings.get(), WITHIN) for _ in range(2)]
+            first, _second = [await asyncio.wait_for(readings.get(), PATIENCE) for _ in range(2)]
             assert first.sizes == {(7, "0000:18:00"): 1 << 30, (7, "0000:19:00"): 1 << 30}
             assert [gpu.address for gpu in first.gpus] == ["0000:18:00", "0000:19:00"]
             assert {(gpu.uuid[:12], gpu.model) for gpu in first.every_gpu} == {
@@ -390,7 +389,7 @@ def test_watched_memory_is_read_again_and_again_and_a_gpu_that_does_not_answer_i
                 ("GPU-00000019", "Stand-in"),
             }
             vendor.fails = {"nvmlDeviceGetMPSComputeRunningProcesses": LOST}
-            while (reading := await asyncio.wait_for(readings.get(), WITHIN)).gpus:
+            while (reading := await asyncio.wait_for(readings.get(), PATIENCE)).gpus:
                 pass
             assert (len(reading.every_gpu), reading.sizes) == (2, {})
             sensor.watch_memory(None)

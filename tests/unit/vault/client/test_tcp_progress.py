@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from mpsguard.vault.client import tcp_progress
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 
-DEADLINE = 30.0
 HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 FailoverPair = tuple[socket.socket, socket.socket]
@@ -173,14 +172,14 @@ def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: Failover
 
         wait_for("the writer to block", blocks)
         os.kill(writer.pid, signal.SIGKILL)
-        writer.wait(DEADLINE)
+        writer.wait(PATIENCE)
     count = tcp_progress.written(accepted)
     # The process that goes on writes what lies behind the count, and the peer sees one stream.
     piece = bytes(range(251)) * 4000
     whole = piece * (count // len(piece) + 2)
     accepted.setblocking(True)
     rest = whole[count : count + 10_000]
-    connecting.settimeout(DEADLINE)
+    connecting.settimeout(PATIENCE)
     while len(got) < count:
         got += connecting.recv(count - len(got))
     accepted.sendall(rest)
