@@ -117,7 +117,7 @@ def _memory(service_class: ServiceClass) -> str:
 @click.option("--lane", help="With PID: to which one, if there are several.")
 @click.option("--domain", help="Which one, if there are several.")
 @click.option("--keep-old", is_flag=True, help="With PID: do not have the old lane let go of it.")
-@click.option("--close-old", is_flag=True, help="With PID: shut its old connections down (not tried on a GPU yet).")
+@click.option("--close-old", is_flag=True, help="With PID: shut its old connections down (experimental).")
 @with_session
 def move(
     session: CliSession, *, pid: int | None, lane: str | None, domain: str | None, keep_old: bool, close_old: bool
