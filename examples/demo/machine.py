@@ -54,7 +54,7 @@ class Machine:
 def simulated() -> Machine:
     """Return the simulated machine: no GPU, no vendor binary."""
     return Machine(
-        "The GPU and NVIDIA's MPS daemon are SIMULATED here; nothing below was measured on a GPU. "
+        "The GPU and NVIDIA's MPS daemon are SIMULATED here; nothing here was measured on a GPU. "
         "mpsguard itself is the real one.",
         lambda _: SimulatedDemoPrograms(),
     )
