@@ -48,6 +48,12 @@ def test_the_page_is_made_of_the_table() -> None:
     assert (ROOT / "docs" / "reference" / "faults.md").read_text(encoding="utf-8") == catalog.markdown()
 
 
+def test_what_is_isolated_names_every_fault() -> None:
+    page = (ROOT / "docs" / "reference" / "isolation.md").read_text(encoding="utf-8")
+    named = {word for cells in re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE) for word in re.findall(r"\w+", cells)}
+    assert {fault.name for fault in catalog.FAULTS} - named == set()
+
+
 def test_numbers_are_in_order() -> None:
     numbers = [fault.number for fault in catalog.FAULTS]
     assert numbers == sorted(numbers)
