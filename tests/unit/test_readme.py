@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mpsguard import __version__
 from mpsguard.cli.ctl import COMMANDS
 from mpsguard.cli.session import Exit
 from mpsguard.guard import config
@@ -40,6 +41,10 @@ def test_the_make_targets_named_are_there() -> None:
 def test_the_first_screen_has_the_two_commands_and_the_demo() -> None:
     first_screen = "\n".join(README.splitlines()[:30])
     assert all(text in first_screen for text in ("make demo", "make test", "<!-- demo:begin -->"))
+
+
+def test_the_demo_has_this_version() -> None:
+    assert f"\nmpsguard {__version__} healthy for Ns\n" in README
 
 
 def test_it_is_short() -> None:
