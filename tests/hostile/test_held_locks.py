@@ -1,6 +1,7 @@
 """Users that hold the lock of what they can open in the guard's directories: a system call of theirs never returns."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from mpsguard.guard.control_api import protocol
 from mpsguard.linux.processes import procfs
+from tests.harness.stopped import stopped
 from tests.harness.waiting import wait_for
 from tests.hostile.attacker import UID, attack
 from tests.hostile.attacks import HELD_LOCKS
@@ -157,4 +159,41 @@ def test_a_directory_that_was_open_before_the_guard_narrows_it_is_held(guarded: 
     wait_for("it waits", lambda: procfs.state(pid) == "D")
     stalled.close()
     wait_for("it serves", lambda: protocol.api_socket(str(guarded.run_directory)).exists() and guarded.asked("status"))
+    serves_and_ends(guarded)
+
+
+@pytest.fixture
+def listed(guarded: Guarded) -> Path:
+    """A directory that every user may list, with the public one in it and nothing else of the guard's or the test's."""
+    listed = guarded.root / "listed"
+    listed.mkdir(mode=0o755)
+    guarded.public = listed / "mps"
+    guarded.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(guarded.public)
+    guarded.write_config()
+    return listed
+
+
+def test_a_directory_above_that_every_user_may_list_is_not_needed(
+    guarded: Guarded, stalled: StalledFiles, listed: Path
+) -> None:
+    guarded.start()
+    assert hold(guarded, stalled, listed) == {"listed": "held"}
+    serves_and_ends(guarded)
+    guarded.start()
+    serves_and_ends(guarded)
+
+
+def test_one_in_which_a_directory_is_made_again_is_waited_for_on_a_thread(
+    guarded: Guarded, stalled: StalledFiles, listed: Path
+) -> None:
+    pid = guarded.start()
+    with stopped(pid):
+        shutil.rmtree(guarded.public)
+        (listed / "other").touch()
+        assert hold(guarded, stalled, listed) == {"listed": "held"}
+    threads = Path(f"/proc/{pid}/task")
+    wait_for("a thread waits", lambda: "D" in [procfs.state(int(thread)) for thread in os.listdir(threads)])
+    wait_for("the problem", lambda: any(str(guarded.public) in each for each in guarded.asked("status")["problems"]))
+    stalled.close()
+    wait_for("its socket", (guarded.public / "control").exists)
     serves_and_ends(guarded)

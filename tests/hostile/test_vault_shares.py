@@ -1,9 +1,11 @@
 """What one user takes of the vault is a share of it: others and root find room, whatever that user does."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,17 @@ def test_two_users_that_take_all_they_can_leave_room_for_others(neighbourhood: N
             is_answered(10)
         with attack(neighbourhood.path, take, 64003):
             pass
+
+
+def test_subordinate_uids_are_users_of_their_own(neighbourhood: Neighbourhood) -> None:
+    with attack(neighbourhood.path, vault_attacks.under_two_uids, 64001) as stranger:
+        assert not neighbourhood.porters()
+        # As newuidmap(1) does for a user with subordinate uids.
+        Path(f"/proc/{stranger.pid}/uid_map").write_text("0 64001 2")
+        stranger.send_signal(signal.SIGUSR1)
+        wait_for("a porter for each uid", lambda: len(neighbourhood.porters()) == 2)
+        (child,) = Path(f"/proc/{stranger.pid}/task/{stranger.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGKILL)
 
 
 def test_host_memory_is_counted_and_cannot_grow_afterwards(neighbourhood: Neighbourhood) -> None:

@@ -4,6 +4,7 @@ python -m tests.hostile.vault_attacks FUNCTION SOCKET UID [FILE]
 """
 
 import array
+import ctypes
 import fcntl
 import mmap
 import os
@@ -23,6 +24,7 @@ from mpsguard.vault.wire.state_buffer import State
 from tests.hostile.lingering import lingering
 
 DEADLINE = 15.0
+CLONE_NEWUSER = 0x10000000
 SPOILT = 16 << 20
 """Capacity of the session of `spoil_and_leave`."""
 
@@ -165,6 +167,48 @@ def in_the_middle(stranger: Stranger) -> None:
         sock = stranger.announced(f"bad{number}", 100 + number, 253)
         assert Stranger.send(sock, wire.Chunks(2, 200), (memory,) * 200)
         stranger.held.append(sock)
+
+
+def a_file_that_does_not_close(stranger: Stranger) -> None:
+    """A file of a file system that does not answer: whichever process closes a copy of it waits."""
+    sock = stranger.announced("bad", 100, 1)
+    assert stranger.send(sock, wire.Chunks(2, 1), (os.open(stranger.file, os.O_RDONLY),))
+    stranger.held.append(sock)
+
+
+def lingering_when_told(stranger: Stranger) -> None:
+    """At SIGUSR1, to a porter that is stopped, a descriptor that lingers; once it has ended, ask for the lease."""
+    sock = stranger.announced("bad", 100, 1)
+
+    def send(*_: object) -> None:
+        trap = stranger.lingering().detach()
+        assert stranger.send(sock, wire.Chunks(2, 1), (trap,))
+        os.close(trap)
+        os.write(1, b"sent\n")
+        sock.settimeout(None)
+        answer = stranger.answer(sock)
+        assert answer is None, answer
+        again = stranger.connect()
+        assert stranger.send(again, wire.Hello(1, wire.VERSION, "bad", LeaseRole.WRITER, token=100, again=True))
+        os.write(1, f"{type(stranger.answer(again)).__name__}\n".encode())
+        signal.pause()
+
+    signal.signal(signal.SIGUSR1, send)
+
+
+def under_two_uids(stranger: Stranger) -> None:
+    """At SIGUSR1, once the user namespace that this makes has two uids: a session of each."""
+    assert not ctypes.CDLL(None).unshare(CLONE_NEWUSER)
+
+    def connect(*_: object) -> None:
+        if os.fork() == 0:
+            os.setresuid(1, 1, 1)
+            # At the latest.
+            signal.alarm(300)
+        stranger.held.append(stranger.session("s", os.getpid()))
+        signal.pause()
+
+    signal.signal(signal.SIGUSR1, connect)
 
 
 def _write(fd: int, pages: mmap.mmap) -> None:

@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from mpsguard.client import Chunk, Session
+from mpsguard.linux.processes import procfs
 from tests.harness.waiting import PATIENCE, wait_for
 from tests.hostile import vault_attacks
 from tests.hostile.stalled_files import StalledFiles
@@ -23,7 +25,7 @@ NOBODY = 65534
 @contextmanager
 def attack(
     path: str, what: Callable[[Stranger], None], uid: int = NOBODY, stalled: StalledFiles | None = None
-) -> Iterator[None]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """Have a process of another user do ``what`` to the vault at ``path``.
 
     The body begins when that is done, and the process is killed after it. AssertionError if it could not be done.
@@ -38,7 +40,7 @@ def attack(
             said = select.select([process.stdout], [], [], vault_attacks.DEADLINE + PATIENCE)[0]
             assert said, "the attack does not come to its end"
             assert process.stdout.readline() == b"done\n", "the attack could not be made"
-            yield
+            yield process
         finally:
             if stalled is not None:
                 stalled.close()
@@ -71,6 +73,18 @@ class Neighbourhood:
                 for task in os.listdir(f"/proc/{pid}/task"):
                     with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as children:
                         found += [int(child) for child in children.read().split()]
+        return found
+
+    def porters(self) -> set[int]:
+        """The processes that own users' connections."""
+        vault, *started = self.processes()
+        found = set()
+        for pid in started:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                # Their children have the same command.
+                if b"mpsguard.vault.server.porter" in command and procfs.parent(pid) == vault:
+                    found.add(pid)
         return found
 
     def foreign(self) -> list[str]:
