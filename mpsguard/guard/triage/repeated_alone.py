@@ -25,6 +25,8 @@ from mpsguard.linux.identity import ProcessKey
 
 _KINDS: Final = frozenset({13, 31, 43})
 """Xids that tell one kind of fault from another."""
+_STOPPED: Final = 43
+"""The Xid of a channel that is stopped by a fault of the SMs; under MPS with the server's pid."""
 _LINE_LAG: Final = 0.5
 """Seconds after the word that a repetition faulted within which the kernel's line has come (0.15 s seen)."""
 _EXCEPTION: Final = re.compile(r"SM Warp Exception on \([^)]*\): (.+)$")
@@ -78,7 +80,7 @@ def _ground(case: FaultCase, process: ProcessKey, repetition: Repetition) -> Gro
         return None
     again = case.repeated.get(process)
     if again is not None and _names(again, process) and not _is_beside_another(case, process, again):
-        return Ground.REPEATED_ALONE if _is_same(case.group, again) and _is_whole(case, again) else None
+        return Ground.REPEATED_ALONE if _is_same(case, again) and _is_whole(case, again) else None
     return Ground.REPEATED_ALONE_WORD if case.now >= repetition.over + _LINE_LAG else None
 
 
@@ -95,9 +97,7 @@ def _reason(case: FaultCase, repeated: list[tuple[ClientStay, Repetition]]) -> s
     others = [
         stay.process.pid
         for stay, each in repeated
-        if each.outcome == FAULTED
-        and stay.process in case.repeated
-        and not _is_same(case.group, case.repeated[stay.process])
+        if each.outcome == FAULTED and stay.process in case.repeated and not _is_same(case, case.repeated[stay.process])
     ]
     said = f" {completed} of them say that they repeated their work alone without a fault." if completed else ""
     if others:
@@ -134,11 +134,22 @@ def _is_beside_another(case: FaultCase, process: ProcessKey, again: EvidenceGrou
     )
 
 
-def _is_same(one: EvidenceGroup, other: EvidenceGroup) -> bool:
-    """Return whether a lane's fault and one outside of MPS are of the same kind, as far as the kernel's lines tell."""
-    if one.gpu is not None and other.gpu is not None and one.gpu != other.gpu:
+def _is_same(case: FaultCase, again: EvidenceGroup) -> bool:
+    """Return whether the lane's fault and one outside of MPS are of the same kind, as far as the kernel's lines tell.
+
+    Of the lane's, one names its server. Without that the lane may have had no fault at all: clients can forge lines of
+    the server's log, and a process that is no client can fault at the same time.
+    """
+    group = case.group
+    if group.gpu is not None and again.gpu is not None and group.gpu != again.gpu:
         return False
-    return _kind(one.evidence) == _kind(other.anchors)
+    lines = [e for e in group.evidence if isinstance(e.what, Xid) and not _is_of_another(case, e.what)]
+    stopped = any(isinstance(e.what, Xid) and e.what.number == _STOPPED and e.what.pid is not None for e in lines)
+    return stopped and _kind(lines) == _kind(again.anchors)
+
+
+def _is_of_another(case: FaultCase, line: Xid) -> bool:
+    return line.pid is not None and case.lane not in case.history.lanes_of_server(line.pid)
 
 
 def _is_whole(case: FaultCase, again: EvidenceGroup) -> bool:

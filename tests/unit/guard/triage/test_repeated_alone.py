@@ -114,6 +114,14 @@ def test_two_that_the_kernel_names_at_once_outside_of_mps_are_not_proven() -> No
         assert incident.confidence is not Confidence.PROVEN
 
 
+def test_a_fault_of_a_stranger_and_a_forged_log_are_no_fault_of_the_lane() -> None:
+    """A client forges the server's lines while a process outside of MPS faults; a real one comes later."""
+    forged = [xid(43, 14.0, 4711), server("fault_begins", 14.01), server("sticky", 14.01)]
+    again = repeated(A, "faulted", 30.6, xid(43, 30.8, A.pid))
+    incidents = triage([*CLIENTS, *forged, *TRAP, *torn(A, B, C, at=30.016), *again])
+    assert [each.confidence for each in incidents if each.began < 15.0] == [Confidence.UNKNOWN]
+
+
 def test_a_fault_of_which_the_lane_is_not_known_has_no_culprit_by_a_later_repetition() -> None:
     """The client was on another lane, where a fault came later."""
     unknown = [*TRAP, server("teardown", 30.016, lane="default-1"), *torn(A, B, C, at=30.016)]
