@@ -137,14 +137,15 @@ def _is_beside_another(case: FaultCase, process: ProcessKey, again: EvidenceGrou
 def _is_same(case: FaultCase, again: EvidenceGroup) -> bool:
     """Return whether the lane's fault and one outside of MPS are of the same kind, as far as the kernel's lines tell.
 
-    Of the lane's, one names its server. Without that the lane may have had no fault at all: clients can forge lines of
-    the server's log, and a process that is no client can fault at the same time.
+    Of the lane's, one says that a channel was stopped, and names no process but its server. Without that the lane may
+    have had no fault at all: clients can forge lines of the server's log, and a process that is no client can fault at
+    the same time.
     """
     group = case.group
     if group.gpu is not None and again.gpu is not None and group.gpu != again.gpu:
         return False
     lines = [e for e in group.evidence if isinstance(e.what, Xid) and not _is_of_another(case, e.what)]
-    stopped = any(isinstance(e.what, Xid) and e.what.number == _STOPPED and e.what.pid is not None for e in lines)
+    stopped = any(isinstance(e.what, Xid) and e.what.number == _STOPPED for e in lines)
     return stopped and _kind(lines) == _kind(again.anchors)
 
 
