@@ -35,14 +35,6 @@ signal.pause()
 
 
 @pytest.fixture
-def stalled(guarded: Guarded) -> Iterator[StalledFiles]:
-    mount = guarded.root / "stalled"
-    mount.mkdir()
-    with StalledFiles(mount) as files:
-        yield files
-
-
-@pytest.fixture
 def guarded() -> Iterator[Guarded]:
     with Guarded() as guarded:
         yield guarded

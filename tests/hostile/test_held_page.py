@@ -44,14 +44,6 @@ def guarded() -> Iterator[Guarded]:
         yield guarded
 
 
-@pytest.fixture
-def stalled(guarded: Guarded) -> Iterator[StalledFiles]:
-    mount = guarded.root / "stalled"
-    mount.mkdir()
-    with StalledFiles(mount) as files:
-        yield files
-
-
 def test_a_page_that_root_has_opened_to_others_is_refused(guarded: Guarded, stalled: StalledFiles) -> None:
     guarded.start()
     page = guarded.public / "second" / move_page.NAME

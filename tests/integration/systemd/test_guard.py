@@ -119,7 +119,7 @@ def test_client_waits_while_the_guard_is_away(guard: InstalledGuard, clients: li
     before = State(guard, clients)
     with guard.kept_away():
         late = Client(guard.machine)
-        guard.machine.wait_for(lambda: guard.waiting() == 1, PATIENCE, "a connection that nobody accepts")
+        guard.machine.wait_for(lambda: guard.waiting() == 1, PATIENCE, "a connection that is not accepted")
         assert late.events() == []
     late.wait_for("started")
     assert late.events() == ["connected", "started"]

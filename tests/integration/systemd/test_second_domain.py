@@ -62,7 +62,7 @@ def must_wait_and_succeed(guard: InstalledGuard) -> None:
     """A client of the second domain that comes while no guard runs waits, and then gets MPS."""
     with guard.kept_away():
         client = Client(guard.machine, directory=SECOND)
-        guard.machine.wait_for(lambda: guard.waiting(SECOND) == 1, PATIENCE, "a connection that nobody accepts")
+        guard.machine.wait_for(lambda: guard.waiting(SECOND) == 1, PATIENCE, "a connection that is not accepted")
         assert client.events() == []
     client.wait_for("started")
     assert client.events() == ["connected", "started"]
