@@ -16,6 +16,7 @@ enum { TO, FROM, SIZE };
 typedef struct {
     log_entry *entry;
     word event;
+    mg_result marked;  // the loss, if the fault came between the copy and its event
 } unseen_copy;
 static unseen_copy unseen[MOST];
 static _Atomic size_t count;
@@ -31,8 +32,9 @@ void host_reads_add_seen(log_entry *entry) {
 
 static bool mark(unseen_copy *at, log_entry *entry, word stream) {
     at->entry = entry;
-    if (at->event == 0 && CALL(&first_copy, cuEventCreate, WORD(&at->event), MG_EVENT_DISABLE_TIMING) != MG_SUCCESS) return false;
-    return CALL(&first_copy, cuEventRecord, at->event, stream) == MG_SUCCESS;
+    at->marked = at->event != 0 ? MG_SUCCESS : CALL(&first_copy, cuEventCreate, WORD(&at->event), MG_EVENT_DISABLE_TIMING);
+    if (at->marked == MG_SUCCESS) at->marked = CALL(&first_copy, cuEventRecord, at->event, stream);
+    return at->marked == MG_SUCCESS || copies_is_loss(at->marked);
 }
 
 void host_reads_add(log_entry *entry, word stream) {
@@ -52,6 +54,12 @@ static void stay(size_t left, size_t i) {
     unseen[left] = stays;
 }
 
+// The lane has faulted, and events answer nothing else. The program may have been told that the copy was over: then it is there. One
+// that is there in part is not repeated to the same bytes, and so refused.
+static bool is_there(log_entry *entry) {
+    return memcmp(log_bytes(entry), POINTER(entry->words[TO]), entry->words[SIZE]) != 0;
+}
+
 void host_reads_look(void) {
     int mode = MG_CAPTURE_RELAXED;
     if (atomic_load_explicit(&count, memory_order_acquire) == 0 || work_is_captured()) return;
@@ -61,10 +69,11 @@ void host_reads_look(void) {
     // Another thread may begin a capture just now.
     const bool exchanged = CALL(&first_copy, cuThreadExchangeStreamCaptureMode, WORD(&mode)) == MG_SUCCESS;
     for (size_t i = 0; i < count; ++i) {
-        const mg_result asked = CALL(&first_copy, cuEventQuery, unseen[i].event);
-        if (asked == MG_SUCCESS) host_reads_add_seen(unseen[i].entry);
+        const mg_result asked = unseen[i].marked != MG_SUCCESS ? unseen[i].marked : CALL(&first_copy, cuEventQuery, unseen[i].event);
+        const bool lost = copies_is_loss(asked);
+        if (asked == MG_SUCCESS || (lost && is_there(unseen[i].entry))) host_reads_add_seen(unseen[i].entry);
         else stay(left++, i);
-        answered = answered && (asked == MG_SUCCESS || asked == MG_NOT_READY);
+        answered = answered && (asked == MG_SUCCESS || asked == MG_NOT_READY || lost);
     }
     if (exchanged) CALL(&first_copy, cuThreadExchangeStreamCaptureMode, WORD(&mode));
     count = left;

@@ -307,10 +307,13 @@ static bool have_room(void) {
 
 // The content of `size` bytes at another address, there before any work that is enqueued from now on.
 static bool copy_content(word to, word from, uint64_t size) {
+    const word words[] = {to, from, size};
     void *const between = malloc(size);
     const bool done = between != NULL && CALL(&first_copy, cuMemcpyDtoH_v2, WORD(between), from, size) == MG_SUCCESS &&
                       CALL(&first_copy, cuMemcpyHtoD_v2, to, WORD(between), size) == MG_SUCCESS &&
                       CALL(&first_copy, cuStreamSynchronize, 0) == MG_SUCCESS;
+    log_entry *const entry = done ? log_add(LOG_TO_DEVICE, FUNCTION_cuMemcpyHtoD_v2, NULL, words, 3, size) : NULL;
+    if (entry != NULL) memcpy(log_bytes(entry), between, size);
     free(between);
     return done;
 }
@@ -323,7 +326,6 @@ static placed *place_of(word of, const char *name) {
 
 static placed *new_place(word of, const char *name, word from, uint64_t size) {
     const uint64_t at = (room_used + ALIGNMENT - 1) & ~(uint64_t)(ALIGNMENT - 1);
-    log_break(REASON_unlogged, name);
     if (size > UNIT - at || !have_room() || !copy_content(room + at, from, size)) return NULL;
     placed *const made_place = malloc(sizeof *made_place);
     char *const own = strdup(name);

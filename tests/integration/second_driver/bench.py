@@ -117,7 +117,7 @@ class Bench:
         **variables: str,
     ) -> Ended:
         """Run one case of cases.c to its end."""
-        images = [str(self.built / "image.o"), str(self.built / "pointers.o")]
+        images = [str(self.built / image) for image in ("image.o", "pointers.o", "variables.o")]
         return self._run(work, mode, [str(self.built / program), name, *images], spare, variables)
 
     def _run(self, work: Path, mode: str, command: list[str], spare: int | None, variables: dict[str, str]) -> Ended:
@@ -181,6 +181,7 @@ def _build(directory: Path) -> None:
     _compile("-shared", "-Wl,-Bsymbolic", *hidden, "-o", driver, HERE / "stand_in.c", "-lpthread")
     _compile("-c", "-o", directory / "image.o", HERE / "image.S")
     _compile("-c", "-DPOINTERS", "-o", directory / "pointers.o", HERE / "image.S")
+    _compile("-c", "-DVARIABLES_ALONE", "-o", directory / "variables.o", HERE / "image.S")
     for program in ("program", "cases", "served"):
         found = ["-Wl,-rpath,$ORIGIN", "-Wl,--export-dynamic-symbol=nanosleep"]
         _compile("-o", directory / program, HERE / f"{program}.c", *found, driver, *libraries)

@@ -49,7 +49,7 @@ extern int cuMemGetAllocationPropertiesFromHandle(void *, unsigned long long), c
 
 static void *context, *module, *stream;
 static address buffer;
-static void *image, *image_with_pointers;
+static void *image, *image_with_pointers, *image_of_variables;
 static char writable[1 << 20];
 
 static void wrong(const char *what) {
@@ -1495,6 +1495,23 @@ static void fault_behind_a_wait(void) {
     if (*got != 0) wrong("what the program has put there");
 }
 
+// The fault comes when the copy is enqueued, and before anything can be enqueued behind it.
+static void fault_behind_a_copy(void) {
+    uint32_t *got;
+    pthread_t beside;
+    DO(cuMemHostAlloc((void **)&got, 4096, 0));
+    *got = 0;
+    set(1);
+    settle();
+    launch(function("affine"), stream);
+    make_file(FIRST, "pause-copy");
+    pthread_create(&beside, NULL, fault_when_paused, "pause-copy");
+    DO(cuMemcpyDtoHAsync_v2(got, buffer, 4, stream));
+    pthread_join(beside, NULL);
+    DO(cuStreamSynchronize(stream));
+    if (*got != 4) wrong("what came back");
+}
+
 // Idle, and the fault comes while the copy of the state is made: what is there is the state.
 static void fault_in_an_epoch(void) {
     void *const affine = function("affine");
@@ -1634,6 +1651,24 @@ static void endless_when_alone(void) {
     expect(1, "content");
 }
 
+// As cuBLAS asks for its constants: in a library without kernels of its own. It is first asked for behind the epoch.
+static void variable_asked_in_flight(void) {
+    address at, again;
+    size_t size;
+    void *library;
+    set(1);
+    settle();
+    DO(cuLibraryLoadData(&library, image_of_variables, NULL, NULL, 0, NULL, NULL, 0));
+    DO(cuLibraryGetGlobal(&at, &size, library, "factor"));
+    DO(cuMemcpyDtoDAsync_v2(buffer, at, 4, stream));
+    launch(function("affine"), stream);
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(16, "content");
+    DO(cuLibraryGetGlobal(&again, &size, library, "factor"));
+    if (again != at || size != 4) wrong("address");
+}
+
 // A variable that the repetition changes, a kernel with an attribute, streams and events: all of it is the next copy's as well.
 static void used_after_repetition(void) {
     address at;
@@ -1684,10 +1719,10 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(constant_written_first), CASE(seen_by_another_stream), CASE(seen_by_a_copy), CASE(stream_of_ended_thread),
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
     CASE(memory_of_a_pool), CASE(ordered_memory), CASE(ordered_memory_in_flight), CASE(ordered_memory_in_a_capture), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
-    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(second_lane_faults_too),
+    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(second_lane_faults_too),
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
-    CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition),
+    CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition), CASE(variable_asked_in_flight),
 };
 
 static void *read_file(const char *path) {
@@ -1699,10 +1734,11 @@ static void *read_file(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) return 2;
+    if (argc != 5) return 2;
     const char *const which = getenv("PROGRAM_DEVICE");
     image = read_file(argv[2]);
     image_with_pointers = read_file(argv[3]);
+    image_of_variables = read_file(argv[4]);
     DO(cuInit(0));
     DO(cuDevicePrimaryCtxRetain(&context, which != NULL ? atoi(which) : 0));
     DO(cuCtxSetCurrent(context));

@@ -20,6 +20,7 @@ factor: .long 5
     .size place, 8
     .balign 8
 place: .quad 0
+#ifndef VARIABLES_ALONE
     .section .text.kernels, "ax", @progbits
     .globl affine
     .type affine, @function
@@ -36,3 +37,4 @@ combine: .long 0
     .globl arbitrary
     .type arbitrary, @function
 arbitrary: .long 0
+#endif

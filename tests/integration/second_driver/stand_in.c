@@ -608,7 +608,7 @@ EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n) {
     pthread_mutex_unlock(&lock);
     return copy(to, (void *)(uintptr_t)from, n, NULL, false, !within);
 }
-EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *h) { return copy(to, (void *)(uintptr_t)from, n, h, false, false); }
+EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *h) { const int result = copy(to, (void *)(uintptr_t)from, n, h, false, false); pause_in("copy"); return result; }
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *h) {
     pause_in("between");
     BEGIN;
