@@ -79,6 +79,10 @@ static bool kernels_use_host_memory(int device) {
 // From the moment the variables are read, memory itself is the state; when all is copied, the copy is.
 static bool hold(word context, int device, uint64_t total, double *start) {
     reason why;
+    const double looked = steps_now();
+    if (!variables_look(context)) return false;
+    // What is done once is not the cost of each epoch.
+    *start += steps_now() - looked;
     if (!variables_save(context, total)) return false;
     log_cannot_begin(REASON_work_in_flight, "a fault during an epoch");
     if (kernels_use_host_memory(device)) log_end(REASON_host_memory_in_kernels, "all memory of the process");
@@ -89,7 +93,6 @@ static bool hold(word context, int device, uint64_t total, double *start) {
     }
     const double before = steps_now();
     if (!spare_make_room(spare_most(), device)) return false;
-    // That is taken once, not in each epoch.
     *start += steps_now() - before;
     if (!spare_fill()) return false;
     host_reads_forget();

@@ -22,7 +22,7 @@ typedef struct variable {
     uint64_t size;
     word first, second[PLACE_COUNT];  // addresses; 0: not known, and NOWHERE: the first driver has none to tell
     unsigned char *saved, *initial;
-    unsigned char *reading;  // what will be in `saved` when all of them are read
+    bool read;  // into `saved`
     struct variable *next;
 } variable;
 
@@ -51,6 +51,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // of modules
 static _Atomic(module *) modules;
 static uint64_t bytes;
 static word stream;  // ours, of the first driver
+static unsigned char *staging;  // of the first driver, which copies to other memory one after the other
+static uint64_t staging_bytes;
 static _Atomic uint64_t saved_behind = UINT64_MAX;
 
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;  // of what is below
@@ -85,14 +87,14 @@ static bool add(module *to, const driver_copy *copy, word handle, const image_va
     if (CALL(copy, cuModuleGetGlobal_v2, WORD(&address), WORD(&size), handle, WORD(known->name)) != MG_SUCCESS)
         return true;
     variable *const made = calloc(1, sizeof *made);
-    unsigned char *const reading = size <= MOST_BYTES - bytes ? malloc(size) : NULL;
-    if (made == NULL || reading == NULL) {
+    unsigned char *const saved = size <= MOST_BYTES - bytes ? malloc(size) : NULL;
+    if (made == NULL || saved == NULL) {
         free(made);
-        free(reading);
+        free(saved);
         reasons_hold(REASON_no_memory);
         return false;
     }
-    *made = (variable){.name = known->name, .size = size, .first = NOWHERE, .reading = reading, .next = to->variables};
+    *made = (variable){.name = known->name, .size = size, .first = NOWHERE, .saved = saved, .next = to->variables};
     if (copy == &first_copy) made->first = address;
     else made->second[copies_place()] = address;
     bytes += size;
@@ -118,22 +120,34 @@ static bool look_at(const object *o, const driver_copy *copy, word handle) {
     return true;
 }
 
+static bool have_staging(void) {
+    if (staging_bytes >= bytes) return true;
+    if (staging != NULL) CALL(&first_copy, cuMemFreeHost, WORD(staging));
+    staging = NULL;
+    staging_bytes = 0;
+    if (CALL(&first_copy, cuMemHostAlloc, WORD(&staging), 2 * bytes, 0) != MG_SUCCESS) return false;
+    staging_bytes = 2 * bytes;
+    return true;
+}
+
 // All of them, or none: what is half read is of no use.
 static bool read_all(void) {
+    uint64_t at = 0;
     if (stream == 0 && CALL(&first_copy, cuStreamCreate, WORD(&stream), 1) != MG_SUCCESS) return false;
+    if (!have_staging()) return false;
     for (const module *m = modules; m != NULL; m = m->next) {
-        for (variable *v = m->of->gone ? NULL : m->variables; v != NULL; v = v->next) {
-            if (v->reading == NULL && (v->reading = malloc(v->size)) == NULL) return false;
-            if (CALL(&first_copy, cuMemcpyDtoHAsync_v2, WORD(v->reading), v->first, v->size, stream) != MG_SUCCESS)
-                return false;
+        for (const variable *v = m->of->gone ? NULL : m->variables; v != NULL; v = v->next) {
+            if (CALL(&first_copy, cuMemcpyDtoHAsync_v2, WORD(staging + at), v->first, v->size, stream) != MG_SUCCESS) return false;
+            at += v->size;
         }
     }
     if (CALL(&first_copy, cuStreamSynchronize, stream) != MG_SUCCESS) return false;
+    at = 0;
     for (const module *m = modules; m != NULL; m = m->next) {
         for (variable *v = m->of->gone ? NULL : m->variables; v != NULL; v = v->next) {
-            unsigned char *const before = v->saved;
-            v->saved = v->reading;
-            v->reading = before;
+            memcpy(v->saved, staging + at, v->size);
+            v->read = true;
+            at += v->size;
         }
     }
     return true;
@@ -166,14 +180,26 @@ void variables_answer(void) {
     pthread_mutex_unlock(&lock);
 }
 
-bool variables_save(word context, uint64_t total) {
+// Under the lock.
+static bool look_at_all(word context) {
     bool all = CALL(&first_copy, cuCtxSetCurrent, context) == MG_SUCCESS;
-    pthread_mutex_lock(&lock);
     for (const object *o = objects_newest(); all && o != NULL; o = o->older) {
         if (o->gone || (o->kind != OBJECT_MODULE && o->kind != OBJECT_LIBRARY) || was_looked_at(o) || !is_in_use(o)) continue;
         all = look_at(o, &first_copy, o->key);
     }
-    all = all && read_all();
+    return all;
+}
+
+bool variables_look(word context) {
+    pthread_mutex_lock(&lock);
+    const bool all = look_at_all(context);
+    pthread_mutex_unlock(&lock);
+    return all;
+}
+
+bool variables_save(word context, uint64_t total) {
+    pthread_mutex_lock(&lock);
+    const bool all = look_at_all(context) && read_all();
     pthread_mutex_unlock(&lock);
     if (all) atomic_store_explicit(&saved_behind, total, memory_order_release);
     return all;
@@ -185,7 +211,7 @@ bool variables_are_saved(uint64_t total) {
 
 static bool write_saved(variable *v, bool *wrote) {
     // A module that was loaded since has what it has at first.
-    if (v->saved == NULL || (v->initial != NULL && memcmp(v->initial, v->saved, v->size) == 0)) return true;
+    if (!v->read || (v->initial != NULL && memcmp(v->initial, v->saved, v->size) == 0)) return true;
     *wrote = true;
     return CALL(copies_second(), cuMemcpyHtoD_v2, v->second[copies_place()], WORD(v->saved), v->size) == MG_SUCCESS;
 }
@@ -265,8 +291,7 @@ bool variables_take(void) {
         for (variable *v = m->of->gone ? NULL : m->variables; right && v != NULL; v = v->next) {
             // Of a module that was not made here no kernel has run.
             if (v->second[place] == 0) continue;
-            if (v->saved == NULL && (v->saved = malloc(v->size)) == NULL) right = false;
-            right = right && CALL(copies_second(), cuMemcpyDtoH_v2, WORD(v->saved), v->second[place], v->size) == MG_SUCCESS;
+            v->read = right = CALL(copies_second(), cuMemcpyDtoH_v2, WORD(v->saved), v->second[place], v->size) == MG_SUCCESS;
         }
     }
     pthread_mutex_unlock(&lock);

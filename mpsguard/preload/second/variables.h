@@ -20,7 +20,11 @@ bool variables_place(word library, const char *name, word *address, word *size);
 // The library is unloaded; its handle may be another one's soon.
 void variables_forget(word library);
 
-// Reads the variables of all modules in use, in the context of the program. `total` is the work enqueued before. False if
+// Finds the variables of modules that are new in use, in the context of the program: once for each module, and that may take 0.1 s.
+// While no call is under way. False if that is not possible now.
+bool variables_look(word context);
+
+// Reads the variables of all modules in use, also of new ones. `total` is the work enqueued before. False if
 // that is not possible now.
 bool variables_save(word context, uint64_t total);
 
