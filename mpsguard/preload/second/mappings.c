@@ -1,5 +1,6 @@
 #include "second/mappings.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,24 +19,55 @@ list mappings, retired;
 static _Atomic uint64_t arena;
 static bool reserved_again[PLACE_COUNT];
 static list used;
+static _Atomic word changes;
 
-void *list_add(list *l, size_t size) {
+void *list_insert(list *l, size_t size, size_t i) {
     if (l->count == l->room) {
         const size_t room = l->room > 0 ? 2 * l->room : 64;
         char *const more = realloc(l->items, room * size);
-        if (more == NULL) {
-            reasons_hold(REASON_no_memory);
-            return NULL;
-        }
+        if (more == NULL) return NULL;
         l->items = more;
         l->room = room;
     }
-    return l->items + size * l->count++;
+    memmove(l->items + size * (i + 1), l->items + size * i, size * (l->count++ - i));
+    return l->items + size * i;
+}
+
+void *list_add(list *l, size_t size) {
+    void *const made = list_insert(l, size, l->count);
+    if (made == NULL) reasons_hold(REASON_no_memory);
+    return made;
 }
 
 void list_drop(list *l, size_t size, size_t i) {
     memmove(l->items + size * i, l->items + size * (i + 1), size * (--l->count - i));
 }
+
+word mappings_number(void) {
+    static word newest;
+    return ++newest;
+}
+
+mapping *mappings_find(word number) {
+    size_t from = 0, to = mappings.count;
+    while (from < to) {
+        const size_t middle = from + (to - from) / 2;
+        mapping *const m = &ITEMS(mapping, mappings)[middle];
+        if (m->number == number) return m;
+        if (m->number < number) from = middle + 1;
+        else to = middle;
+    }
+    return NULL;
+}
+
+mapping *mappings_find_retired(word number) {
+    for (size_t i = 0; i < retired.count; ++i)
+        if (ITEMS(mapping, retired)[i].number == number) return &ITEMS(mapping, retired)[i];
+    return NULL;
+}
+
+void mappings_changed(void) { atomic_fetch_add(&changes, 1); }
+word mappings_changes(void) { return atomic_load(&changes); }
 
 static bool reserve_arena(const driver_copy *copy, uint64_t wanted) {
     word got = 0;
@@ -77,10 +109,8 @@ uint64_t mappings_take(uint64_t size, uint64_t alignment) {
         if (at + size <= r->at) break;
         at = (r->at + r->size + alignment - 1) & ~(alignment - 1);
     }
-    if (at + size > arena + ARENA || list_add(&used, sizeof(range)) == NULL) return 0;
-    range *const all = ITEMS(range, used);
-    memmove(&all[i + 1], &all[i], (used.count - 1 - i) * sizeof *all);
-    all[i] = (range){at, size};
+    if (at + size > arena + ARENA || list_insert(&used, sizeof(range), i) == NULL) return 0;
+    ITEMS(range, used)[i] = (range){at, size};
     return at;
 }
 
@@ -109,13 +139,15 @@ bool mappings_move(const mapping *m) {
     const bool carried = mappings_carry(handle, &second);
     if (m->kept == 0) CALL(&first_copy, cuMemRelease, handle);
     if (!carried) return false;
-    bool done = CALL(copies_second(), cuMemMap, m->at, m->size, m->offset, second, 0) == MG_SUCCESS;
+    const bool mapped = CALL(copies_second(), cuMemMap, m->at, m->size, m->offset, second, 0) == MG_SUCCESS;
     CALL(copies_second(), cuMemRelease, second);
+    return mapped && (m->access.flags == 0 || mappings_give_access(m));
+}
+
+bool mappings_give_access(const mapping *m) {
     mg_access access = m->access;
     access.location.id = (int)copies_device();
-    if (done && access.flags != 0)
-        done = CALL(copies_second(), cuMemSetAccess, m->at, m->size, WORD(&access), 1) == MG_SUCCESS;
-    return done;
+    return CALL(copies_second(), cuMemSetAccess, m->at, m->size, WORD(&access), 1) == MG_SUCCESS;
 }
 
 static void leave(const list *of) {

@@ -20,6 +20,7 @@ typedef struct {
     bool was_untouched;   // the same at the last epoch
     word kept;            // of what was unmapped since: a handle that keeps the memory; 0: none
     uint64_t spare;       // address of the memory that holds its content of the last epoch; 0: none
+    word spare_number;    // of that memory: addresses are used again
 } mapping;
 
 typedef struct {
@@ -29,13 +30,25 @@ typedef struct {
 
 #define ITEMS(type, l) ((type *)(void *)(l).items)
 
-// Adds an item and returns it; NULL if there is no host memory (a reason then).
+// Adds an item and returns it; NULL if there is no host memory (a reason then, but where it is put between others).
 void *list_add(list *l, size_t size);
+void *list_insert(list *l, size_t size, size_t i);
 void list_drop(list *l, size_t size, size_t i);
 
 extern pthread_mutex_t mappings_lock;
-// What is mapped, and what was unmapped since the last epoch. Under the lock.
+// What is mapped, by its number, and what was unmapped since the last epoch. Under the lock.
 extern list mappings, retired;
+
+// A number that no mapping and no spare memory had before. Under the lock.
+word mappings_number(void);
+
+// The one of a number, or NULL. Under the lock.
+mapping *mappings_find(word number);
+mapping *mappings_find_retired(word number);
+
+// Counts changes of either, of accesses and of spare memory.
+void mappings_changed(void);
+word mappings_changes(void);
 
 // Addresses of the range, or 0. Under the lock. `mappings_give_back` is false for what is not of it.
 uint64_t mappings_take(uint64_t size, uint64_t alignment);
@@ -51,8 +64,10 @@ bool mappings_have(word address);
 // A handle of the second driver for memory of the first one, which is dead but exports it still (measured with 580).
 bool mappings_carry(word handle, word *second);
 
-// Maps one into the copy at hand beside the first one, at its address. `mappings_leave` takes all out of it again.
+// Maps one into the copy at hand beside the first one, at its address, and gives it its access. `mappings_leave` takes all out of it
+// again.
 bool mappings_move(const mapping *m);
+bool mappings_give_access(const mapping *m);
 void mappings_leave(void);
 
 // The copy at the lane is given up: the one that is made next reserves the range anew.

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "second/ahead.h"
 #include "second/host_memory.h"
 #include "second/log.h"
 #include "second/mappings.h"
@@ -140,11 +141,10 @@ mg_result memory_import(const driver_copy *copy, const word *a) {
 
 // The second driver's mappings, or those of a program without a log, are noted alone.
 mg_result memory_map(const driver_copy *copy, const word *a) {
-    static _Atomic word numbers;
     const mg_result result = CALL(copy, cuMemMap, a[0], a[1], a[2], handle_of(a[3]), a[4]);
     if (result != MG_SUCCESS) return result;
-    const word number = ++numbers;
     pthread_mutex_lock(&mappings_lock);
+    const word number = mappings_number();
     held_handle *const known = find_handle(a[3]);
     const bool fresh = known != NULL && known->fresh;
     if (fresh) known->fresh = false;
@@ -153,6 +153,7 @@ mg_result memory_map(const driver_copy *copy, const word *a) {
     mapping *const made = list_add(&mappings, sizeof *made);
     if (made != NULL)
         *made = (mapping){.at = a[0], .size = a[1], .offset = a[2], .number = number, .since_epoch = true, .untouched = fresh};
+    mappings_changed();
     pthread_mutex_unlock(&mappings_lock);
     if (!fresh) log_break(REASON_unlogged, "cuMemMap");
     log_add(LOG_MAP, FUNCTION_cuMemMap, NULL, &number, 1, 0);
@@ -216,8 +217,10 @@ static void forget(word number) {
         mapping *const m = &ITEMS(mapping, retired)[i];
         if (m->number != number) continue;
         m->spare = gone.spare;
+        m->spare_number = gone.spare_number;
         gone.spare = 0;
     }
+    mappings_changed();
     pthread_mutex_unlock(&mappings_lock);
     spare_drop(&gone);
 }
@@ -253,6 +256,7 @@ mg_result memory_set_access(const driver_copy *copy, const word *a) {
         m->access = *access;
         m->untouched = m->untouched && access->flags == 0;
     }
+    mappings_changed();
     pthread_mutex_unlock(&mappings_lock);
     if (parts) reasons_hold_for(REASON_device_settings, "cuMemSetAccess of a part");
     return result;
@@ -295,10 +299,10 @@ mg_result memory_free_plain(const driver_copy *copy, const word *a) {
 void memory_leave(void) { mappings_leave(); }
 
 bool memory_move(bool replay) {
-    bool done = true;
+    bool done = mappings_reserve_again();
+    if (copies_place() == PLACE_LANE) ahead_drop(replay);
     pthread_mutex_lock(&mappings_lock);
-    done = mappings_reserve_again();
-    for (size_t i = 0; done && !replay && i < mappings.count; ++i) done = mappings_move(&ITEMS(mapping, mappings)[i]);
+    for (size_t i = 0; done && !replay && i < mappings.count; ++i) done = ahead_map(&ITEMS(mapping, mappings)[i]);
     done = done && (!replay || spare_restore());
     // The program's own use of them comes later.
     for (size_t i = 0; done && copies_place() == PLACE_LANE && i < handles.count; ++i) {
@@ -311,7 +315,7 @@ bool memory_move(bool replay) {
 }
 
 void memory_take_back(void) {
-    mappings_leave();
+    ahead_give_up(true);
     host_memory_leave();
     pthread_mutex_lock(&mappings_lock);
     for (size_t i = 0; i < handles.count; ++i) {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "second/ahead.h"
 #include "second/beside.h"
 #include "second/mappings.h"
 #include "second/memory_pools.h"
@@ -30,6 +31,7 @@ static int64_t failures;
 void move_give_up(void) {
     const bool made = beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE);
     if (made) memory_take_back();
+    else ahead_give_up(false);
     rebuild_give_up();
     variables_give_up();
     mappings_give_up();

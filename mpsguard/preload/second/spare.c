@@ -2,6 +2,7 @@
 
 #include <stdatomic.h>
 
+#include "second/ahead.h"
 #include "second/reasons.h"
 
 // Left to the program, its driver and its neighbours.
@@ -18,10 +19,6 @@ bool spare_keeps_freed(void) {
 }
 
 bool spare_is_held(void) { return held > 0 || spare_keeps_freed(); }
-
-static mapping place_of(const mapping *m) {
-    return (mapping){.at = m->spare, .size = m->size, .access = {m->access.location, MG_ACCESS_READ_WRITE}};
-}
 
 static void give_back(uint64_t at, uint64_t size) {
     CALL(&first_copy, cuMemUnmap, at, size);
@@ -48,7 +45,11 @@ static bool make(mapping *m, int device) {
     CALL(&first_copy, cuMemRelease, handle);
     if (mapped) held += m->size;
     if (mapped && CALL(&first_copy, cuMemSetAccess, at, m->size, WORD(&access), 1) == MG_SUCCESS) {
+        pthread_mutex_lock(&mappings_lock);
         m->spare = at;
+        m->spare_number = mappings_number();
+        mappings_changed();
+        pthread_mutex_unlock(&mappings_lock);
         return true;
     }
     if (mapped) {
@@ -68,6 +69,7 @@ static bool free_retired(void) {
         pthread_mutex_lock(&mappings_lock);
         const bool found = retired.count > 0;
         if (found) last = ITEMS(mapping, retired)[--retired.count];
+        mappings_changed();
         pthread_mutex_unlock(&mappings_lock);
         if (!found) return any;
         if (last.kept != 0) CALL(&first_copy, cuMemRelease, last.kept);
@@ -84,6 +86,7 @@ static bool free_spare(void) {
             found = *m;
             m->spare = 0;
         }
+        mappings_changed();
         pthread_mutex_unlock(&mappings_lock);
         if (found.spare == 0) return any;
         spare_drop(&found);
@@ -141,12 +144,11 @@ static bool fill_with_zero(const mapping *m) {
 }
 
 static bool restore(const mapping *m) {
-    const mapping spare = place_of(m);
     if (m->since_epoch) return true;
-    if (!mappings_move(m)) return false;
+    if (!ahead_map(m)) return false;
     if (m->access.flags == 0) return true;
     if (m->was_untouched) return fill_with_zero(m);
-    return mappings_move(&spare) &&
+    return ahead_map_spare(m) &&
            CALL(copies_second(), cuMemcpyDtoDAsync_v2, m->at, m->spare, m->size, WORD(MG_STREAM_LEGACY)) == MG_SUCCESS;
 }
 
@@ -157,31 +159,18 @@ bool spare_restore(void) {
     return right;
 }
 
-static const mapping *numbered(const list *l, word number) {
-    for (size_t i = 0; i < l->count; ++i)
-        if (ITEMS(mapping, *l)[i].number == number) return &ITEMS(mapping, *l)[i];
-    return NULL;
-}
-
 bool spare_repeat(const log_entry *entry) {
-    const mapping *m = numbered(&mappings, entry->words[0]);
-    if (m == NULL) m = numbered(&retired, entry->words[0]);
+    const mapping *m = mappings_find(entry->words[0]);
+    if (m == NULL) m = mappings_find_retired(entry->words[0]);
     if (m == NULL) return false;
-    if (entry->kind == LOG_UNMAP)
-        return CALL(copies_second(), cuMemUnmap, m->at, m->size) == MG_SUCCESS;
-    return mappings_move(m) && (m->access.flags == 0 || fill_with_zero(m));
+    if (entry->kind == LOG_UNMAP) return ahead_unmap(m);
+    return ahead_map(m) && (m->access.flags == 0 || fill_with_zero(m));
 }
 
 void spare_end(void) {
     for (size_t i = 0; i < mappings.count; ++i) {
-        mapping *const m = &ITEMS(mapping, mappings)[i];
-        if (m->spare != 0 && !m->since_epoch) CALL(copies_second(), cuMemUnmap, m->spare, m->size);
-        m->spare = 0;
-        m->kept = 0;
-    }
-    for (size_t i = 0; i < retired.count; ++i) {
-        const mapping *const m = &ITEMS(mapping, retired)[i];
-        if (m->spare != 0) CALL(copies_second(), cuMemUnmap, m->spare, m->size);
+        ITEMS(mapping, mappings)[i].spare = 0;
+        ITEMS(mapping, mappings)[i].kept = 0;
     }
     retired.count = 0;
 }

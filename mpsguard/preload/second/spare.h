@@ -29,5 +29,5 @@ bool spare_restore(void);
 // Repeats LOG_MAP there, or LOG_UNMAP once all work is done.
 bool spare_repeat(const log_entry *entry);
 
-// After that: the second driver has no need of it.
+// After that: it is the program's no more. The second driver unmaps it later (ahead_end).
 void spare_end(void);

@@ -1,16 +1,12 @@
 #define _GNU_SOURCE
 #include "second/takeover.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "second/ahead.h"
 #include "second/alone.h"
 #include "second/beside.h"
 #include "second/claim.h"
@@ -19,13 +15,14 @@
 #include "second/lane.h"
 #include "second/log.h"
 #include "second/memory.h"
-#include "second/memory_pools.h"
 #include "second/move.h"
 #include "second/objects.h"
 #include "second/reasons.h"
 #include "second/rebuild.h"
-#include "second/replay.h"
+#include "second/recovery.h"
+#include "second/report.h"
 #include "second/request.h"
+#include "second/room.h"
 #include "second/spare.h"
 #include "second/steps.h"
 #include "second/work.h"
@@ -34,45 +31,17 @@
 // Between two looks whether the program is idle. Saving takes no more than a fiftieth of the time.
 #define LOOK_MS 20
 #define SAVING_SHARE 50
-// For calls that enqueue work and are under way when another thread has met the fault.
-#define CALLS_END_MS 1000
 // A program that is to move is left until it is idle for so long.
 #define IDLE_MS 500
 #define IDLE_LOOK_MS 0.2
+// Of memory that is mapped ahead, in one look, at some milliseconds each; and before a move.
+#define MOST_IN_A_LOOK 8
+#define MOST_BEFORE_A_MOVE 4096
 // For the guard, behind a move.
 #define GUARD_MS 20000
-// For the replay on the other lane, where each batch has a limit of its own.
-#define NO_LIMIT 1e9
 
-static _Atomic(const driver_copy *) at_hand = &first_copy;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // a takeover, or making the second driver ready for one
-static _Atomic word context_first;
-static int device;
-static _Atomic bool refused;
-static pid_t owner;
-static _Atomic bool moved;
+static bool ahead;  // of the thread: whether the second driver is made before it is needed
 static __thread bool entered;
-
-second_mode takeover_mode(void) {
-    static _Atomic int known;
-    int mode = atomic_load_explicit(&known, memory_order_relaxed) - 1;
-    if (mode < 0) {
-        const char *const text = secure_getenv("MPSGUARD_SECOND_DRIVER");
-        mode = text == NULL ? SECOND_OFF : strcmp(text, "hot") == 0 ? SECOND_HOT : strcmp(text, "cold") == 0 ? SECOND_COLD : SECOND_OFF;
-        atomic_store_explicit(&known, mode + 1, memory_order_relaxed);
-    }
-    return (second_mode)mode;
-}
-
-const driver_copy *takeover_copy(void) { return atomic_load_explicit(&at_hand, memory_order_acquire); }
-
-bool takeover_happened(void) { return takeover_copy() != &first_copy; }
-
-bool takeover_was_move(void) { return atomic_load_explicit(&moved, memory_order_acquire); }
-
-word takeover_device(void) { return (word)device; }
-
-word takeover_context(void) { return atomic_load_explicit(&context_first, memory_order_acquire); }
 
 static void pause_ms(double milliseconds) {
     const long nanoseconds = (long)(milliseconds * 1e6);
@@ -81,34 +50,23 @@ static void pause_ms(double milliseconds) {
 }
 
 static void make_epoch(bool drain) {
-    pthread_mutex_lock(&lock);
-    if (takeover_copy() == &first_copy && !atomic_load_explicit(&refused, memory_order_acquire) &&
+    takeover_lock();
+    if (!takeover_happened() && !takeover_was_refused() &&
         CALL(&first_copy, cuCtxSetCurrent, takeover_context()) == MG_SUCCESS)
-        epoch_make(takeover_context(), device, drain);
-    pthread_mutex_unlock(&lock);
+        epoch_make(takeover_context(), (int)takeover_device(), drain);
+    takeover_unlock();
 }
 
 void takeover_at_wait(void) {
     word current = 0;
     reason why;
-    if (!epoch_is_due() || !work_is_idle() || reasons_any(&why) || pthread_mutex_trylock(&lock) != 0) return;
+    if (!epoch_is_due() || !work_is_idle() || reasons_any(&why) || !takeover_try_lock()) return;
     // The program's threads keep the contexts that they have.
-    if (takeover_copy() == &first_copy && !atomic_load_explicit(&refused, memory_order_acquire) && takeover_context() != 0 &&
+    if (!takeover_happened() && !takeover_was_refused() && takeover_context() != 0 &&
         CALL(&first_copy, cuCtxGetCurrent, WORD(&current)) == MG_SUCCESS && current == takeover_context())
-        epoch_make(takeover_context(), device, false);
-    pthread_mutex_unlock(&lock);
+        epoch_make(takeover_context(), (int)takeover_device(), false);
+    takeover_unlock();
 }
-
-static bool give_up_spare(reason why, const char *detail) {
-    if (!spare_is_held()) return false;
-    pthread_mutex_lock(&lock);
-    log_break(why, detail);
-    const bool given = takeover_copy() == &first_copy && spare_give_up();
-    pthread_mutex_unlock(&lock);
-    return given;
-}
-
-bool takeover_spare_given_up(void) { return give_up_spare(REASON_no_spare_memory, "the program needed it"); }
 
 static void say(claim_phase phase, reason why) {
     claim_say(phase, takeover_mode() == SECOND_HOT, why != REASON_COUNT ? reasons_name(why) : NULL);
@@ -127,26 +85,10 @@ static void say_what_may_come(void) {
     say(CLAIM_WAITING, why);
 }
 
-static void report(const char *outcome, const char *reason, const char *detail, double milliseconds, const steps *of) {
-    const char *const path = secure_getenv("MPSGUARD_SECOND_REPORT");
-    const int fd = path != NULL ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600) : -1;
-    if (fd < 0) return;
-    char line[1024];
-    const char *const quote = reason != NULL ? "\"" : "";
-    const int length = snprintf(line, sizeof line,
-                                "{\"pid\": %d, \"outcome\": \"%s\", \"reason\": %s%s%s, \"detail\": \"%s\", \"milliseconds\": %.3f, "
-                                "\"repeated\": %ld, \"alone\": %.3f, \"quiet\": %.3f, \"context\": %.3f, \"memory\": %.3f, "
-                                "\"objects\": %.3f, \"replay\": %.3f}\n",
-                                (int)getpid(), outcome, quote, reason != NULL ? reason : "null", quote, detail, milliseconds, of->calls,
-                                of->alone, of->quiet, of->context, of->memory, of->objects, of->replay);
-    if (write(fd, line, (size_t)length) != length) { /* a report that cannot be written has no other reader */ }
-    close(fd);
-}
-
 // Under the lock.
 static bool may_move(reason *why) {
     *why = REASON_second_fault;
-    if (takeover_copy() != &first_copy || atomic_load_explicit(&refused, memory_order_acquire) || getpid() != owner) return false;
+    if (takeover_happened() || takeover_was_refused() || !takeover_is_owner()) return false;
     return !reasons_any(why);
 }
 
@@ -158,11 +100,11 @@ typedef struct {
 // Stops the program, and lets it go on in the second driver, or as it was.
 static attempt stop_and_move(const request *asked, memory_list **first, steps *of, double prepared) {
     reason why;
-    pthread_mutex_lock(&lock);
+    takeover_lock();
     attempt made = {.answer = ANSWER_FAILED};
     if (!may_move(&why)) {
         made.reason = reasons_name(why);
-        if (takeover_copy() == &first_copy) move_give_up();
+        if (!takeover_happened()) move_give_up();
     } else if (!steps_end(of, &of->quiet, move_stop(takeover_context()))) {
         made.answer = ANSWER_BUSY;
         move_go_on();
@@ -178,9 +120,8 @@ static attempt stop_and_move(const request *asked, memory_list **first, steps *o
             made.answer = ANSWER_MOVED;
             of->context = prepared;
             // Before any thread goes on: it may end the program.
-            report("moved", NULL, "", steps_since(of), of);
-            atomic_store_explicit(&moved, true, memory_order_release);
-            atomic_store_explicit(&at_hand, copies_second(), memory_order_release);
+            report_write("moved", NULL, "", steps_since(of), of);
+            takeover_commit(true);
             say(CLAIM_MOVED, REASON_COUNT);
         } else {
             made.reason = reasons_name(REASON_second_failed);
@@ -188,7 +129,7 @@ static attempt stop_and_move(const request *asked, memory_list **first, steps *o
             move_go_on();
         }
     }
-    pthread_mutex_unlock(&lock);
+    takeover_unlock();
     return made;
 }
 
@@ -198,11 +139,16 @@ static void move_as_asked(const request *asked) {
     attempt made = {.answer = ANSWER_FAILED};
     const steps begun = steps_begin();
     request_say(asked, ANSWER_UNDER_WAY, 0, 0, NULL);
-    pthread_mutex_lock(&lock);
+    takeover_lock();
     move_note_sockets();
     if (!may_move(&why)) made.reason = reasons_name(why);
     else if ((made.step = move_prepare(asked->share)) != NULL) made.reason = reasons_name(REASON_second_failed);
-    pthread_mutex_unlock(&lock);
+    takeover_unlock();
+    // A new one has nothing yet.
+    for (int i = 0; ahead && made.reason == NULL && i < 2; ++i) {
+        ahead_look();
+        room_map_ahead(MOST_BEFORE_A_MOVE);
+    }
     const double prepared = steps_since(&begun);
     if (made.reason == NULL)
         for (const double until = steps_now() + IDLE_MS; !work_is_idle() && steps_now() < until;) pause_ms(IDLE_LOOK_MS);
@@ -211,10 +157,14 @@ static void move_as_asked(const request *asked) {
     const double paused = steps_since(&stopped);
     stopped.context = prepared;
     beside_want_share(0);
-    if (made.answer == ANSWER_MOVED)
+    if (made.answer == ANSWER_MOVED) {
+        // The first driver's spare memory is freed then, and its addresses are the program's.
+        takeover_lock();
+        ahead_end();
+        takeover_unlock();
         move_close(takeover_context(), first);
-    else
-        report(made.answer == ANSWER_BUSY ? "busy" : "not_moved", made.reason, made.step != NULL ? made.step : "", paused, &stopped);
+    } else
+        report_write(made.answer == ANSWER_BUSY ? "busy" : "not_moved", made.reason, made.step != NULL ? made.step : "", paused, &stopped);
     request_say(asked, made.answer, prepared, paused, made.reason);
     if (made.answer != ANSWER_MOVED || !asked->shut_down) return;
     // The guard has the old server end the context first.
@@ -231,18 +181,19 @@ static void *keep_ready(void *unused) {
     if (!lane_directory(directory, sizeof directory)) reasons_hold(REASON_no_other_lane);
     images_prepare();
     say_what_may_come();
-    const bool ahead = takeover_mode() == SECOND_HOT && lane_takes_ahead();
+    ahead = takeover_mode() == SECOND_HOT && lane_takes_ahead();
     uint32_t served = 0;
     uint64_t seen = 0;
     reason why;
     const object *made = NULL;
-    while (takeover_copy() == &first_copy && !atomic_load_explicit(&refused, memory_order_acquire)) {
-        double wait = LOOK_MS;
+    while (!takeover_happened() && !takeover_was_refused()) {
+        double more = 0;
         // At first, and after a move that failed.
         if (ahead && !beside_is_made(PLACE_LANE)) {
-            pthread_mutex_lock(&lock);
-            if (takeover_copy() == &first_copy) beside_make(PLACE_LANE);
-            pthread_mutex_unlock(&lock);
+            takeover_lock();
+            const bool made_now = !takeover_happened() && beside_make(PLACE_LANE);
+            takeover_unlock();
+            if (made_now) takeover_ends_with_process();
         }
         const request asked = request_now();
         if (asked.number != 0 && asked.number != served) {
@@ -257,42 +208,59 @@ static void *keep_ready(void *unused) {
         // Two looks in a row: a program that is about to go on is not held up.
         const bool still = total == seen && work_is_idle();
         // No epoch is made then, and none of use.
-        if (log_has_ended() || reasons_any(&why)) give_up_spare(REASON_work_in_flight, "no epoch yet");
+        if (spare_is_held() && (log_has_ended() || reasons_any(&why))) {
+            takeover_lock();
+            room_give_up_spare(REASON_work_in_flight, "no epoch yet");
+            takeover_unlock();
+        }
         if (epoch_is_wanted()) {
             if ((still && epoch_is_due()) || epoch_is_overdue()) make_epoch(!still);
         } else if (still && !variables_are_saved(total)) {
             const double start = steps_now();
             variables_save(takeover_context(), total);
-            wait += SAVING_SHARE * (steps_now() - start);
+            more = SAVING_SHARE * (steps_now() - start);
+        }
+        if (ahead) {
+            ahead_look();
+            room_map_ahead(MOST_IN_A_LOOK);
         }
         // Ahead of a takeover, as far as the program has come. Not while one is under way: afterwards the second driver's objects
         // are the program's own.
         if (total == seen) {
-            pthread_mutex_lock(&lock);
-            if (takeover_copy() == &first_copy && beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE)) {
+            takeover_lock();
+            if (room_is_prepared()) {
                 if (made != objects_newest()) {
                     made = objects_newest();
                     rebuild_ahead();
                 }
                 variables_ahead();
             }
-            pthread_mutex_unlock(&lock);
+            takeover_unlock();
         }
         seen = total;
-        pause_ms(wait);
+        pause_ms(LOOK_MS);
+        // What the program frees is not kept for so long.
+        for (; more > 0; more -= LOOK_MS / 2) {
+            pause_ms(more < LOOK_MS / 2 ? more : LOOK_MS / 2);
+            if (ahead) room_map_ahead(MOST_IN_A_LOOK);
+        }
     }
+    takeover_lock();
+    if (beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE)) {
+        if (takeover_happened()) ahead_end();
+        else ahead_give_up(true);
+    }
+    takeover_unlock();
     return NULL;
 }
 
 void takeover_begin(word context, int of) {
-    word none = 0;
-    if (!atomic_compare_exchange_strong(&context_first, &none, context)) {
-        if (none != context) reasons_hold(REASON_several_devices);
+    word known;
+    if (!takeover_set_context(context, of, &known)) {
+        if (known != context) reasons_hold(REASON_several_devices);
         return;
     }
-    device = of;
     beside_begin(context, of);
-    owner = getpid();
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
@@ -309,32 +277,7 @@ void takeover_begin(word context, int of) {
 static void report_takeover(const char *outcome, reason why, const steps *of) {
     char detail[128] = "";
     if (why != REASON_COUNT) reasons_detail(why, detail, sizeof detail);
-    report(outcome, why != REASON_COUNT ? reasons_name(why) : NULL, detail, steps_since(of), of);
-}
-
-typedef enum { AS_IT_IS, REPLAYED, UNKNOWN } fault_state;
-
-// Whether what is there at the fault is the program's state, or what the last epoch held has to be put back.
-static fault_state state_at_fault(void) {
-    char detail[96];
-    if (!work_is_quiet(CALLS_END_MS)) {
-        reasons_hold_for(REASON_work_in_flight, "a call that does not return");
-        return UNKNOWN;
-    }
-    const bool idle = work_is_idle();
-    if (idle && variables_are_saved(work_total())) return AS_IT_IS;
-    if (log_is_on()) return REPLAYED;
-    if (epoch_is_wanted() || log_has_ended()) reasons_hold_for(log_why(detail, sizeof detail), detail);
-    else reasons_hold(idle ? REASON_changed_variables : REASON_work_in_flight);
-    return UNKNOWN;
-}
-
-// Brings the second driver to what the program's state is, or was at the last epoch and what is in the log.
-static bool go_over(bool replay, steps *of) {
-    if (!steps_end(of, &of->context, beside_make(PLACE_LANE) && beside_enter(PLACE_LANE) && beside_set_limits())) return false;
-    if (!steps_end(of, &of->memory, memory_move(replay))) return false;
-    if (!steps_end(of, &of->objects, rebuild_at_takeover() && variables_restore() && memory_pools_move())) return false;
-    return !replay || steps_end(of, &of->replay, replay_log(&of->calls, NO_LIMIT));
+    report_write(outcome, why != REASON_COUNT ? reasons_name(why) : NULL, detail, steps_since(of), of);
 }
 
 // Under the lock, by one thread; all others wait in takeover_after or have not met the fault yet.
@@ -344,21 +287,21 @@ static bool take_over(void) {
     say(CLAIM_GOING_OVER, REASON_COUNT);
     work_close();
     if (work_is_captured()) reasons_hold_for(REASON_graphs, "a capture under way");
-    bool replay = state_at_fault() == REPLAYED;
+    bool replay = recovery_at_fault() == RECOVERY_REPLAYED;
     steps_end(&made, &made.quiet, true);
-    if (getpid() == owner && !reasons_any(&why)) {
+    if (takeover_is_owner() && !reasons_any(&why)) {
         bool done = true;
         if (replay && alone_is_wanted()) {
             done = !reasons_any(&why) && alone_repeat(&made);
             replay = !done;
             made.alone = steps_since(&made);
         }
-        done = done && go_over(replay, &made) && !reasons_any(&why);
+        done = done && recovery_go_over(replay, &made) && !reasons_any(&why);
         log_end(REASON_second_fault, "");
         if (done) {
             spare_end();
             entered = false;
-            atomic_store_explicit(&at_hand, copies_second(), memory_order_release);
+            takeover_commit(false);
             say(CLAIM_WENT_OVER, REASON_COUNT);
             report_takeover("taken_over", REASON_COUNT, &made);
             return true;
@@ -375,19 +318,19 @@ bool takeover_after(mg_result result) {
     (void)result;
     if (takeover_context() == 0) return false;
     bool another = false;
-    pthread_mutex_lock(&lock);
-    if (takeover_copy() != &first_copy) another = true;
-    else if (!atomic_load_explicit(&refused, memory_order_relaxed)) {
+    takeover_lock_at_once();
+    if (takeover_happened()) another = true;
+    else if (!takeover_was_refused()) {
         another = take_over();
-        if (!another) atomic_store_explicit(&refused, true, memory_order_release);
+        if (!another) takeover_refuse();
     }
-    pthread_mutex_unlock(&lock);
+    takeover_unlock();
     return another;
 }
 
 void takeover_wait(void) {
-    pthread_mutex_lock(&lock);
-    pthread_mutex_unlock(&lock);
+    takeover_lock();
+    takeover_unlock();
 }
 
 void takeover_enter(void) {

@@ -24,6 +24,7 @@
 #include "second/reasons.h"
 #include "second/rebuild.h"
 #include "second/roles.h"
+#include "second/room.h"
 #include "second/structures.h"
 #include "second/work.h"
 #include "second/takeover.h"
@@ -505,7 +506,9 @@ static mg_result call_first(function_id id, const word *a) {
         case ROLE_set:
         case ROLE_end:
         case ROLE_refuse: return counted(copy, id, a);
-        default: return copies_call(copy, id, a, functions[id].count);
+        default:
+            if ((id == FUNCTION_cuMemGetInfo_v2 || id == FUNCTION_cuMemGetInfo) && !process_inside) room_is_asked();
+            return copies_call(copy, id, a, functions[id].count);
     }
 }
 
@@ -550,7 +553,7 @@ static mg_result wrapper(function_id id, const word *a) {
         // It was under way while the program moved: what it says is the first driver's, which is being closed.
         if (result != MG_SUCCESS && takeover_was_move()) continue;
         // Spare memory is not worth a call that fails.
-        if (result == MG_OUT_OF_MEMORY && takeover_spare_given_up()) continue;
+        if (result == MG_OUT_OF_MEMORY && room_is_made()) continue;
         if (result == MG_SUCCESS || !copies_is_loss(result) || !takeover_after(result)) return result;
     }
 }

@@ -4,6 +4,7 @@
 //
 // Prints "survived", "lost CODE" or "WRONG ..." as program.c does.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -441,6 +442,8 @@ static void nothing(void) {
     DO(cuCtxSynchronize());
     expect(4, "content");
 }
+
+#include "ahead.h"
 
 // Work in flight: what is enqueued after an epoch is done again.
 static uint32_t after(uint32_t value, int launches) {
@@ -1722,6 +1725,8 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(second_lane_faults_too),
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
+    CASE(mapped_ahead), CASE(mapped_ahead_in_flight), CASE(freed_is_free), CASE(freed_is_free_when_asked), CASE(freed_is_free_when_refused), CASE(freed_and_wanted),
+    CASE(address_used_again), CASE(address_used_again_in_flight), CASE(access_given_later), CASE(access_taken), CASE(placed_while_another_reserves),
     CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition), CASE(variable_asked_in_flight),
 };
 

@@ -9,7 +9,9 @@
 //   * where the pipe directory has a control daemon, it is a client of that (mps.h), and the server tells of the fault;
 //   * memory is exported after the fault too, and outlives the copy that made it;
 //   * where there is no pipe directory, it runs outside of MPS: a fault of its own kernels is that of no lane;
-//   * memory that several copies have mapped at an address is there until the last of them unmaps it;
+//   * each copy has addresses of its own: another one may have other memory mapped there. Where a copy has some mapped it maps no other
+//     (1), and it unmaps none where it has none (1). Memory is freed when no copy has it any more;
+//   * a kernel does not reach memory to which access was not given, or was taken;
 //   * cuMemAlloc, cuMemHostRegister and cuEventQuery break captures (900, and 901 at the end) as the mode of the thread and
 //     that of the capture say; to create, reserve, map and export memory breaks none;
 //   * a copy within the GPU of memory that is not mapped in its copy cannot be captured (1), and a graph with a memset of such
@@ -67,8 +69,8 @@ typedef struct operation {
 typedef struct graph { const void *of_copy; struct stream *origin; operation *first, **last; uint64_t id; bool broken; int mode; const void *thread; } graph;
 typedef struct stream { const void *of_copy; operation *first, **last; uint64_t enqueued, done; bool gone, blocking, torn; graph *captured; } stream;
 typedef struct event { const void *of_copy; stream *in; uint64_t behind; graph *captured; } event;
-typedef struct { int fd; uint64_t size; int references; } memory;
-typedef struct { uint64_t at, size; int of; } range;
+typedef struct { int fd; uint64_t size; int references; ino_t inode; } memory;
+typedef struct { uint64_t at, size; int of; uint64_t offset; int access; } range;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char lane[512];
@@ -175,13 +177,80 @@ static void trap(void) {
 
 static bool is_in(const range *all, size_t count, uint64_t at) {
     for (size_t i = 0; i < count; ++i)
-        if (at - all[i].at < all[i].size) return true;
+        if (at - all[i].at < all[i].size) return all[i].access != 0;
     return false;
 }
 // What this copy has mapped, or was told of: a kernel of the GPU reaches no other memory.
 static bool reaches(uint64_t at) {
     return is_in(maps, map_count, at) || is_in(plain, plain_count, at) || is_in(pinned, pinned_count, at) ||
            is_in(variables, variable_count < MOST ? variable_count : MOST, at);
+}
+
+// What all copies in this process know, each by the same address: which of them is seen at an address, and what memory there is.
+typedef struct {
+    _Atomic int lock;
+    int place_count, memory_count;
+    struct { uint64_t at; int copies; const void *seen; } places[MOST];
+    struct { ino_t inode; uint64_t size; int copies; } memories[MOST];
+} common;
+static common *open_common(void) {
+    static common *table;
+    void *const place = (void *)(uintptr_t)UINT64_C(0x10000000000);
+    if (table == NULL) mmap(place, sizeof *table, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    table = place;
+    while (__atomic_exchange_n(&table->lock, 1, __ATOMIC_ACQUIRE) != 0) sched_yield();
+    return table;
+}
+static void close_common(common *table) { __atomic_store_n(&table->lock, 0, __ATOMIC_RELEASE); }
+static int place_of(common *table, uint64_t at) {
+    int found = table->place_count;
+    for (int i = 0; i < table->place_count; ++i) {
+        if (table->places[i].copies == 0) found = i;
+        else if (table->places[i].at == at) return i;
+    }
+    if (found == table->place_count) ++table->place_count;
+    table->places[found].at = at;
+    table->places[found].seen = NULL;
+    return found;
+}
+// By so many copies more; returns how many there are then. What this copy has there is another memory now.
+static int map_together(uint64_t at, int more) {
+    common *const table = open_common();
+    const int i = place_of(table, at), copies = table->places[i].copies += more;
+    if (table->places[i].seen == &primary) table->places[i].seen = NULL;
+    close_common(table);
+    return copies;
+}
+static void have_together(const memory *m, int more) {
+    common *const table = open_common();
+    int found = table->memory_count;
+    for (int i = 0; i < table->memory_count; ++i) {
+        if (table->memories[i].copies > 0 && table->memories[i].inode == m->inode) { found = i; break; }
+        if (table->memories[i].copies == 0) found = i;
+    }
+    if (found == table->memory_count) ++table->memory_count;
+    table->memories[found].inode = m->inode;
+    table->memories[found].size = m->size;
+    table->memories[found].copies += more;
+    close_common(table);
+}
+static uint64_t all_memory(void) {
+    common *const table = open_common();
+    uint64_t all = 0;
+    for (int i = 0; i < table->memory_count; ++i) all += table->memories[i].copies > 0 ? table->memories[i].size : 0;
+    close_common(table);
+    return all;
+}
+// The process has one memory at each address: that of the copy which works there.
+static void look(uint64_t at, uint64_t size) {
+    for (size_t i = 0; i < map_count; ++i) {
+        if (at >= maps[i].at + maps[i].size || maps[i].at >= at + size) continue;
+        common *const table = open_common();
+        const int k = place_of(table, maps[i].at);
+        if (table->places[k].seen != &primary) mmap((void *)(uintptr_t)maps[i].at, maps[i].size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memories[maps[i].of].fd, (off_t)maps[i].offset);
+        table->places[k].seen = &primary;
+        close_common(table);
+    }
 }
 
 static void finish(stream *s, uint64_t until);
@@ -191,6 +260,8 @@ static void run(const operation *o, size_t steps) {
         finish(o->of, o->behind);
         return;
     }
+    look((uintptr_t)o->to, o->size);
+    look((uintptr_t)o->from, o->size);
     if (o->f == NULL && o->fill == 1) {
         memset(o->to, (int)o->a.a, steps < o->size ? steps : o->size);
         return;
@@ -206,6 +277,8 @@ static void run(const operation *o, size_t steps) {
     uint32_t *const p = (uint32_t *)(uintptr_t)o->a.p;
     const uint32_t *const q = (const uint32_t *)(uintptr_t)o->a.b;
     const bool indirect = strcmp(o->f->name, "indirect") == 0;
+    look(o->a.p, 4 * o->a.n + 8);
+    look(o->a.b, 4 * o->a.n);
     const uint64_t at = indirect && reaches(o->a.p) ? *(const uint64_t *)p : o->a.p;
     const bool looks_at_none = strcmp(o->f->name, "trap") == 0;
     if ((!looks_at_none && !reaches(at)) || (strcmp(o->f->name, "combine") == 0 && !reaches(o->a.b))) {
@@ -214,6 +287,7 @@ static void run(const operation *o, size_t steps) {
         loss = ILLEGAL_ADDRESS;
         return;
     }
+    look(at, 4);
     if (indirect) *(uint32_t *)(uintptr_t)at += 1;
     if (strcmp(o->f->name, "affine") == 0)
         for (uint64_t i = 0; i < o->a.n && i < steps; ++i) p[i] = p[i] * (uint32_t)o->a.a + (uint32_t)o->a.b;
@@ -451,7 +525,7 @@ static module *load(const unsigned char *bytes) {
             const Elf64_Shdr *const in = &section[s->st_shndx];
             if (in->sh_type != SHT_NOBITS) memcpy(v->at, bytes + in->sh_offset + s->st_value, s->st_size);
             m->variables = v;
-            variables[variable_count++ % MOST] = (range){(uintptr_t)v->at, v->size, 0};
+            variables[variable_count++ % MOST] = (range){(uintptr_t)v->at, v->size, 0, 0, 3};
         }
     }
     return m;
@@ -554,7 +628,7 @@ EXPORT int cuMemAllocAsync(uint64_t *out, size_t size, void *h) {
     BEGIN;
     (void)of(h);
     void *const at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    plain[plain_count] = (range){(uintptr_t)at, size, 0};
+    plain[plain_count] = (range){(uintptr_t)at, size, 0, 0, 3};
     of_pool[plain_count++] = at;
     *out = (uintptr_t)at;
     END(OK);
@@ -588,6 +662,7 @@ static int copy(void *to, const void *from, size_t size, void *h, bool staged, b
     from = reached(from);
     if (size == 0) END(OK);
     void *staging = NULL;
+    if (staged) look((uintptr_t)from, size);
     if (staged) from = memcpy(staging = malloc(size), from, size);
     queue(of(h), (operation){.to = to, .from = from, .size = size, .a = {.a = staged}});
     if (wait) finish(of(h), UINT64_MAX);
@@ -711,6 +786,7 @@ static bool is_free(uint64_t at, uint64_t size) {
 EXPORT int cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uint64_t wish, unsigned long long flags) {
     (void)alignment, (void)flags;
     ALIVE;
+    pause_in("reserve");
     MAY_FAIL;
     *out = 0;
     if (wish != 0 && size >= HEEDED && is_free(wish, size)) {
@@ -721,61 +797,68 @@ EXPORT int cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uin
     return *out != 0 ? OK : OUT_OF_MEMORY;
 }
 EXPORT int cuMemAddressFree(uint64_t at, size_t size) { return munmap((void *)(uintptr_t)at, size), OK; }
+static void let_go(int i) {
+    if (--memories[i].references > 0) return;
+    close(memories[i].fd);
+    have_together(&memories[i], -1);
+}
+static int keep(int fd) {
+    struct stat s;
+    int i = 1;
+    while (i < MOST && memories[i].references > 0) ++i;
+    if (i == MOST || fstat(fd, &s) != 0) return 0;
+    memories[i] = (memory){fd, (uint64_t)s.st_size, 1, s.st_ino};
+    have_together(&memories[i], 1);
+    return i;
+}
 EXPORT int cuMemCreate(unsigned long long *out, size_t size, const void *p, unsigned long long f) {
     (void)p, (void)f;
     ALIVE;
     pthread_mutex_lock(&lock);
-    uint64_t all = size;
-    for (int k = 1; k < MOST; ++k) all += memories[k].references > 0 ? memories[k].size : 0;
-    if (getenv("STAND_IN_MIB") != NULL && all > (uint64_t)atoi(getenv("STAND_IN_MIB")) << 20) END(OUT_OF_MEMORY);
-    int i = 1;
-    while (i < MOST && memories[i].references > 0) ++i;
-    memories[i] = (memory){memfd_create("stand-in-memory", MFD_CLOEXEC), size, 1};
-    if (ftruncate(memories[i].fd, (off_t)size) != 0) END(OUT_OF_MEMORY);
-    *out = (unsigned long long)i;
-    END(OK);
+    if (getenv("STAND_IN_MIB") != NULL && all_memory() + size > (uint64_t)atoi(getenv("STAND_IN_MIB")) << 20) END(OUT_OF_MEMORY);
+    const int fd = memfd_create("stand-in-memory", MFD_CLOEXEC);
+    if (ftruncate(fd, (off_t)size) != 0) END(OUT_OF_MEMORY);
+    *out = (unsigned long long)keep(fd);
+    END(*out != 0 ? OK : OUT_OF_MEMORY);
 }
-// How many copies have memory at an address: a table that all of them find at an address of its own. Returns how many there are then.
-static int map_together(uint64_t at, int more) {
-    static struct { _Atomic int lock; int count; struct { uint64_t at; int copies; } all[MOST]; } *table;
-    void *const place = (void *)(uintptr_t)UINT64_C(0x10000000000);
-    if (table == NULL) mmap(place, sizeof *table, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    table = place;
-    while (__atomic_exchange_n(&table->lock, 1, __ATOMIC_ACQUIRE) != 0) sched_yield();
-    int i = 0;
-    while (i < table->count && table->all[i].at != at) ++i;
-    if (i == table->count) ++table->count;
-    table->all[i].at = at;
-    const int copies = table->all[i].copies += more;
-    __atomic_store_n(&table->lock, 0, __ATOMIC_RELEASE);
-    return copies;
-}
-static void let_go(int i) { if (--memories[i].references == 0) close(memories[i].fd); }
 EXPORT int cuMemRelease(unsigned long long h) { pthread_mutex_lock(&lock); let_go((int)h); END(OK); }
 EXPORT int cuMemMap(uint64_t at, size_t size, size_t offset, unsigned long long h, unsigned long long f) {
     (void)f;
     MAY_FAIL;
     pthread_mutex_lock(&lock);
-    if (mmap((void *)(uintptr_t)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memories[h].fd, (off_t)offset) == MAP_FAILED) END(INVALID);
+    for (size_t i = 0; i < map_count; ++i)
+        if (at < maps[i].at + maps[i].size && maps[i].at < at + size) END(INVALID);
+    if (h >= MOST || memories[h].references == 0) END(INVALID);
     ++memories[h].references;
     map_together(at, 1);
-    maps[map_count++] = (range){at, size, (int)h};
+    maps[map_count++] = (range){at, size, (int)h, offset, 0};
     END(OK);
 }
 EXPORT int cuMemUnmap(uint64_t at, size_t size) {
+    MAY_FAIL;
     pthread_mutex_lock(&lock);
+    const size_t before = map_count;
     for (size_t i = map_count; i-- > 0;) {
         if (maps[i].at < at || maps[i].at >= at + size) continue;
         if (map_together(maps[i].at, -1) == 0) mmap((void *)(uintptr_t)maps[i].at, maps[i].size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
         let_go(maps[i].of);
         maps[i] = maps[--map_count];
     }
+    END(map_count < before ? OK : INVALID);
+}
+EXPORT int cuMemSetAccess(uint64_t at, size_t size, const int *a, size_t n) {
+    (void)n;
+    MAY_FAIL;
+    if (a[1] != device && !others[a[1]]) return INVALID;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < map_count; ++i)
+        if (maps[i].at < at + size && at < maps[i].at + maps[i].size && (a[1] == device || maps[i].access == 0)) maps[i].access = a[2];
     END(OK);
 }
-EXPORT int cuMemSetAccess(uint64_t at, size_t size, const int *a, size_t n) { MAY_FAIL; return (void)at, (void)size, (void)n, a[1] == device || others[a[1]] ? OK : INVALID; }
 EXPORT int cuMemGetAllocationPropertiesFromHandle(void *p, unsigned long long h) { return (void)p, h < MOST && memories[h].references > 0 ? OK : INVALID; }
 EXPORT int cuMemGetAllocationGranularity(size_t *g, const void *p, int o) { return (void)p, (void)o, *g = UNIT, OK; }
 EXPORT int cuMemRetainAllocationHandle(unsigned long long *out, void *at) {
+    MAY_FAIL;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < map_count; ++i) {
         if ((uint64_t)(uintptr_t)at < maps[i].at || (uint64_t)(uintptr_t)at >= maps[i].at + maps[i].size) continue;
@@ -789,21 +872,16 @@ EXPORT int cuMemExportToShareableHandle(int *fd, unsigned long long h, int type,
 EXPORT int cuMemImportFromShareableHandle(unsigned long long *out, void *fd, int type) {
     (void)type;
     MAY_FAIL;
-    struct stat s;
     pthread_mutex_lock(&lock);
-    int i = 1;
-    while (i < MOST && memories[i].references > 0) ++i;
     const int own = dup((int)(intptr_t)fd);
-    if (own < 0 || fstat(own, &s) != 0) END(INVALID);
-    memories[i] = (memory){own, (uint64_t)s.st_size, 1};
-    *out = (unsigned long long)i;
-    END(OK);
+    *out = own >= 0 ? (unsigned long long)keep(own) : 0;
+    END(*out != 0 ? OK : INVALID);
 }
 EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size) {
     BEGIN;
     if (breaks_captures()) END(CAPTURE_UNSUPPORTED);
     void *const at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    plain[plain_count++] = (range){(uintptr_t)at, size, 0};
+    plain[plain_count++] = (range){(uintptr_t)at, size, 0, 0, 3};
     *out = (uintptr_t)at;
     END(OK);
 }
@@ -814,7 +892,7 @@ EXPORT int cuMemGetInfo_v2(size_t *f, size_t *t) {
     const char *const left = getenv("STAND_IN_LEFT_MIB");
     BEGIN;
     *f = left != NULL ? (size_t)atoi(left) << 20 : (size_t)60 << 30;
-    for (int i = 1; left == NULL && i < MOST; ++i) *f -= memories[i].references > 0 ? memories[i].size : 0;
+    if (left == NULL) *f -= all_memory();
     *t = (size_t)80 << 30;
     END(OK);
 }
@@ -824,7 +902,7 @@ EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
     BEGIN;
     if (breaks_captures()) END(CAPTURE_UNSUPPORTED);
     if (p == NULL || n == 0 || pinned_count == MOST) END(INVALID);
-    pinned[pinned_count++] = (range){(uintptr_t)p, n, 0};
+    pinned[pinned_count++] = (range){(uintptr_t)p, n, 0, 0, 3};
     END(OK);
 }
 EXPORT int cuMemHostUnregister(void *p) {

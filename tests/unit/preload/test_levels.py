@@ -19,17 +19,17 @@ LEVELS: Final = {
     # The way to the driver, or to the second one.
     "calls wrappers": 5,
     # Decisions.
-    "alone devices epoch move ordered placement replay takeover waiting": 4,
+    "alone devices epoch move ordered placement recovery replay room takeover waiting": 4,
     # Memory.
     "region slab": 3,
     # What a takeover carries over.
-    "beside graphs host_memory logged memory memory_pools rebuild repeat spare translate variables": 3,
+    "ahead beside graphs host_memory logged memory memory_pools rebuild repeat spare translate variables": 3,
     # Bookkeeping under the lock.
     "capture claim host_reads pools registry request streams": 2,
     # State.
-    "copies images log lookup mappings objects process roles work zone_table": 1,
+    "copies images log lookup mappings objects process roles takeover_state work zone_table": 1,
     # Facts.
-    "counters ipc_socket lane layout peer reasons settings steps uvm_zone": 0,
+    "counters ipc_socket lane layout peer reasons report settings steps uvm_zone": 0,
 }
 LEVEL_OF: Final = {name: level for names, level in LEVELS.items() for name in names.split()}
 

@@ -1,0 +1,105 @@
+"""A hot second driver maps the program's memory ahead of a fault; what is not certain by then is mapped anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.integration.second_driver.bench import Bench
+
+pytestmark = pytest.mark.slow(seconds=30, reason="compiles the preload, and runs a program for each case")
+
+SPARE: Final = 4096
+"""MiB: more than any program here has."""
+ONCE: Final = {"MPSGUARD_SECOND_EPOCH_MS": "100000"}
+"""One epoch, at the first wait of the program."""
+MAPPING: Final = ("cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess")
+"""What the second driver does to map memory; in the first one it is exported."""
+
+
+def fail(work: Path, lane: str, call: str, number: str) -> Path:
+    """Let a call of a driver fail once, from that one on; the file is gone when it has."""
+    place = work / lane / f"fail-{call}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(number)
+    return place
+
+
+@pytest.mark.parametrize(("name", "spare"), [("mapped_ahead", None), ("mapped_ahead_in_flight", SPARE)])
+def test_a_takeover_maps_nothing_that_is_there(built: Bench, tmp_path: Path, name: str, spare: int | None) -> None:
+    """Just before the fault the program sees to it that each mapping would fail."""
+    variables = {"MPSGUARD_SECOND_REPETITION": "beside", **(ONCE if spare else {})}
+    ended = built.case(tmp_path, "hot", name, spare=spare, **variables)
+    assert (ended.said, ended.reason) == ("survived", None)
+    assert (ended.repeated > 0) == (spare is not None)
+    assert all((tmp_path / "second" / f"fail-{call}").exists() for call in MAPPING)
+
+
+@pytest.mark.parametrize("name", ["mapped_ahead", "mapped_ahead_in_flight"])
+def test_a_cold_program_maps_nothing_ahead(built: Bench, tmp_path: Path, name: str) -> None:
+    ended = built.case(tmp_path, "cold", name, spare=SPARE, **ONCE)
+    assert (ended.said, ended.reason) == ("lost 719", "second_failed")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "freed_is_free",
+        "address_used_again",
+        "access_given_later",
+        "access_taken",
+        "placed_while_another_reserves",
+    ],
+)
+@pytest.mark.parametrize("spare", [None, SPARE])
+def test_what_is_mapped_is_what_the_program_has(built: Bench, tmp_path: Path, name: str, spare: int | None) -> None:
+    if name == "placed_while_another_reserves":
+        (tmp_path / "second").mkdir()
+        (tmp_path / "second" / "pause-reserve").touch()
+    ended = built.case(tmp_path, "hot", name, spare=spare)
+    assert ended.said == "survived", ended
+
+
+def test_a_program_that_is_refused_has_nothing_mapped_ahead(built: Bench, tmp_path: Path) -> None:
+    ended = built.case(tmp_path, "hot", "freed_is_free_when_refused")
+    assert (ended.said, ended.reason) == ("survived", "shared_with_others")
+
+
+def test_what_is_freed_is_free_when_the_program_asks(built: Bench, tmp_path: Path) -> None:
+    assert built.case(tmp_path, "hot", "freed_is_free_when_asked").said == "survived"
+
+
+@pytest.mark.parametrize("variables", [{}, {"MPSGUARD_SECOND_REPETITION": "beside"}], ids=["alone", "beside"])
+def test_an_address_used_again_has_the_last_memory(built: Bench, tmp_path: Path, variables: dict[str, str]) -> None:
+    ended = built.case(tmp_path, "hot", "address_used_again_in_flight", spare=SPARE, **ONCE, **variables)
+    assert (ended.said, ended.reason) == ("survived", None)
+    assert ended.repeated > 0
+
+
+def test_what_is_freed_is_free_for_an_allocation_that_fails(built: Bench, tmp_path: Path) -> None:
+    """It has 40 of 63 MiB, frees them and wants as much again, at once."""
+    ended = built.case(tmp_path, "hot", "freed_and_wanted", STAND_IN_MIB="63")
+    assert (ended.said, ended.reason) == ("survived", None)
+
+
+FAILING: Final = [
+    ("second", "cuMemAddressReserve", "1"),
+    ("first", "cuMemRetainAllocationHandle", "1"),
+    ("first", "cuMemExportToShareableHandle", "1"),
+    *(("second", call, number) for call in MAPPING for number in "12"),
+    ("second", "cuMemUnmap", "1"),
+]
+"""The lane, a call there, and the number of the one that fails."""
+
+
+@pytest.mark.parametrize("spare", [None, SPARE])
+@pytest.mark.parametrize("failing", FAILING, ids="-".join)
+def test_what_fails_ahead_is_done_at_the_takeover(
+    built: Bench, tmp_path: Path, failing: tuple[str, str, str], spare: int | None
+) -> None:
+    place = fail(tmp_path, *failing)
+    ended = built.case(tmp_path, "hot", "address_used_again", spare=spare)
+    assert (ended.said, ended.reason) == ("survived", None)
+    assert not place.exists()
