@@ -2,6 +2,7 @@
 
 #include <stdatomic.h>
 
+#include "second/host_memory.h"
 #include "second/reasons.h"
 
 // What the second driver has mapped: the memory of a mapping, or spare memory of it. By their numbers, which none has twice.
@@ -113,6 +114,7 @@ void ahead_look(void) {
     pthread_mutex_lock(&mappings_lock);
     newest = mappings.count > 0 ? ITEMS(mapping, mappings)[mappings.count - 1].number : 0;
     pthread_mutex_unlock(&mappings_lock);
+    host_memory_age();
 }
 
 static bool is_stale(size_t i, bool with_retired) {
@@ -179,6 +181,7 @@ ahead_result ahead_step(void) {
     if (changes == atomic_load(&done_with)) return AHEAD_DONE;
     for (size_t i = 0; i < pieces.count; ++i)
         if (is_stale(i, true)) return unmap(i) ? AHEAD_UNMAPPED : AHEAD_DONE;
+    if (host_memory_drop()) return AHEAD_UNMAPPED;
     // A program that would be refused needs none.
     if (without_range || reasons_any(&why)) return AHEAD_DONE;
     if (pick(&m, &spare, &all)) {
@@ -186,6 +189,7 @@ ahead_result ahead_step(void) {
         if (!without_range) map_ahead(&m, spare);
         return without_range ? AHEAD_DONE : AHEAD_MAPPED;
     }
+    if (host_memory_step(&all)) return AHEAD_MAPPED;
     if (all) atomic_store(&done_with, changes);
     return AHEAD_DONE;
 }
@@ -205,6 +209,7 @@ void ahead_give_up(bool reachable) {
         CALL(copies_second(), cuMemUnmap, p->at, p->size);
     }
     pieces.count = 0;
+    host_memory_leave(reachable);
     atomic_store(&any, false);
     without_range = false;
     atomic_store(&done_with, UINT64_MAX);

@@ -1,4 +1,4 @@
-// Memory that the second driver has mapped: ahead of a takeover, while the program goes on, and at the takeover itself.
+// Memory that the second driver has mapped, also host memory (host_memory.h): ahead of a takeover, while the program goes on, and at the takeover itself.
 //
 // To map one takes 2 to 4 ms, and more where several programs do it at once (H100, 580): nothing to do while a program stands
 // still. The program's calls change nothing here; what the second driver has mapped is noted with its number, and compared with
@@ -12,7 +12,7 @@
 // One look: what had been mapped before the last one is old enough to be mapped ahead.
 void ahead_look(void);
 
-// One step ahead, in the lane: unmaps one that the program has no more, or maps one.
+// One step ahead, in the lane: unmaps what the program has no more, or maps one.
 typedef enum { AHEAD_DONE, AHEAD_UNMAPPED, AHEAD_MAPPED } ahead_result;
 ahead_result ahead_step(void);
 

@@ -21,10 +21,19 @@ typedef struct {
     word flags;
     word asked;  // flags of cuMemHostAlloc
     bool ours;
+    word number; // none has that of another one
 } host_range;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // never held over a driver call but in host_memory_move and _leave
-static list hosts;
+// Of a range with the second driver in the lane; under the lock of a takeover.
+typedef struct {
+    word of, at;
+    bool unsure;  // a call failed: it is left for the takeover
+} registration;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // never held over a driver call but in host_memory_move
+static list hosts, registrations;
+static word last_number;
+static word newest, old;  // numbers: at this look, and at the one before
 static _Atomic uint64_t lowest = UINT64_MAX, highest;  // of all that there has been
 static _Atomic bool named;
 
@@ -59,11 +68,13 @@ bool host_memory_was_named(void) { return named; }
 
 static void hold_host(host_range what) {
     pthread_mutex_lock(&lock);
+    if (what.number == 0) what.number = ++last_number;
     host_range *const made = list_add(&hosts, sizeof *made);
     if (made != NULL) *made = what;
     if (what.at < lowest) lowest = what.at;
     if (what.at + what.size > highest) highest = what.at + what.size;
     pthread_mutex_unlock(&lock);
+    mappings_changed();
 }
 
 // One that we have allocated, or one of the program's.
@@ -76,6 +87,7 @@ static bool take_host(uint64_t at, bool ours, host_range *out) {
         if (found) list_drop(&hosts, sizeof *out, i);
     }
     pthread_mutex_unlock(&lock);
+    if (found) mappings_changed();
     return found;
 }
 
@@ -105,7 +117,7 @@ mg_result host_memory_allocate(const driver_copy *copy, function_id id, const wo
         munmap(at, size);
         return allocate_drivers_own(copy, id, a);
     }
-    hold_host((host_range){WORD(at), size, HOST_FLAGS, id == FUNCTION_cuMemHostAlloc ? (unsigned)a[2] : 0, true});
+    hold_host((host_range){WORD(at), size, HOST_FLAGS, id == FUNCTION_cuMemHostAlloc ? (unsigned)a[2] : 0, true, 0});
     *(word *)POINTER(a[0]) = WORD(at);
     return MG_SUCCESS;
 }
@@ -131,7 +143,7 @@ mg_result host_memory_free(const driver_copy *copy, const word *a) {
 mg_result host_memory_register(const driver_copy *copy, const word *a) {
     const mg_result result = copies_call(copy, FUNCTION_cuMemHostRegister_v2, a, 3);
     if (result != MG_SUCCESS) return result;
-    hold_host((host_range){a[0], a[1], a[2], 0, false});
+    hold_host((host_range){a[0], a[1], a[2], 0, false, 0});
     // To read another device's registers, for the log, may change them.
     if ((a[2] & OF_A_DEVICE) != 0 || !has_own_address(copy, a[0], false)) reasons_hold(REASON_pinned_memory);
     return result;
@@ -159,23 +171,86 @@ mg_result host_memory_flags(const driver_copy *copy, const word *a) {
     return copies_call(copy, FUNCTION_cuMemHostGetFlags, a, 2);
 }
 
+static registration *registered(word number) {
+    for (size_t i = 0; i < registrations.count; ++i)
+        if (ITEMS(registration, registrations)[i].of == number) return &ITEMS(registration, registrations)[i];
+    return NULL;
+}
+
+// Under `lock`.
+static bool is_had(word number) {
+    for (size_t i = 0; i < hosts.count; ++i)
+        if (ITEMS(host_range, hosts)[i].number == number) return true;
+    return false;
+}
+
+static bool enter(const host_range *h) {
+    registration *r = registered(h->number);
+    if (r == NULL && (r = list_add(&registrations, sizeof *r)) == NULL) return false;
+    *r = (registration){h->number, h->at, true};
+    r->unsure = CALL(copies_second(), cuMemHostRegister_v2, h->at, h->size, h->flags) != MG_SUCCESS ||
+                !has_own_address(copies_second(), h->at, h->ours);
+    return !r->unsure;
+}
+
+bool host_memory_drop(void) {
+    bool any = false;
+    for (size_t i = registrations.count; i-- > 0;) {
+        const registration r = ITEMS(registration, registrations)[i];
+        pthread_mutex_lock(&lock);
+        const bool had = is_had(r.of);
+        pthread_mutex_unlock(&lock);
+        if (had) continue;
+        // One that failed may not be registered: that is an error, and no harm.
+        CALL(copies_second(), cuMemHostUnregister, r.at);
+        list_drop(&registrations, sizeof r, i);
+        any = true;
+    }
+    return any;
+}
+
+void host_memory_age(void) {
+    old = newest;
+    pthread_mutex_lock(&lock);
+    newest = last_number;
+    pthread_mutex_unlock(&lock);
+}
+
+bool host_memory_step(bool *all) {
+    host_range next;
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; !found && i < hosts.count; ++i) {
+        next = ITEMS(host_range, hosts)[i];
+        // What is of a short life is not worth it.
+        if (next.number > old) *all = false;
+        else found = registered(next.number) == NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    // The program may have freed it since, and put something else there: that is registered until the next step.
+    if (found) enter(&next);
+    return found;
+}
+
 bool host_memory_move(void) {
     bool done = true;
+    host_memory_drop();
     pthread_mutex_lock(&lock);
     for (size_t i = 0; done && i < hosts.count; ++i) {
         const host_range *const h = &ITEMS(host_range, hosts)[i];
-        done = CALL(copies_second(), cuMemHostRegister_v2, h->at, h->size, h->flags) == MG_SUCCESS &&
-               has_own_address(copies_second(), h->at, h->ours);
+        const registration *const r = registered(h->number);
+        if (r != NULL && !r->unsure) continue;
+        if (r != NULL) CALL(copies_second(), cuMemHostUnregister, h->at);
+        done = enter(h);
     }
     pthread_mutex_unlock(&lock);
     return done;
 }
 
-void host_memory_leave(void) {
-    pthread_mutex_lock(&lock);
-    // Some are not registered there: that is an error, and no harm.
-    for (size_t i = 0; i < hosts.count; ++i) CALL(copies_second(), cuMemHostUnregister, ITEMS(host_range, hosts)[i].at);
-    pthread_mutex_unlock(&lock);
+void host_memory_leave(bool reachable) {
+    for (size_t i = 0; reachable && i < registrations.count; ++i)
+        CALL(copies_second(), cuMemHostUnregister, ITEMS(registration, registrations)[i].at);
+    registrations.count = 0;
 }
 
 host_memory_list host_memory_all(void) {

@@ -24,11 +24,18 @@ void host_memory_look(const void *bytes, uint64_t size, word to);
 // like an address is also what was left on a stack.
 bool host_memory_was_named(void);
 
-// Registers it with the copy at hand beside the first one, of which the context is current. False if something cannot be had.
+// Registers it with the second driver in the lane, as far as it is not. False if something cannot be had. This and what follows: under
+// the lock of a takeover, and with the context of the second driver current.
 bool host_memory_move(void);
 
-// The other way: no part of it is registered with that copy any more.
-void host_memory_leave(void);
+// Ahead of that (ahead.h): what was there before the last look is old enough. A step registers one; false if none is left, and `all`
+// becomes false if some are too young. `host_memory_drop` ends what the program has no more; false if there was none.
+void host_memory_age(void);
+bool host_memory_step(bool *all);
+bool host_memory_drop(void);
+
+// The other way: no part of it is registered there any more. `reachable`: it can be unregistered.
+void host_memory_leave(bool reachable);
 
 // What is registered now: `host_memory_let_go` lets the first driver go of that, and frees it. Its context is current.
 typedef struct {

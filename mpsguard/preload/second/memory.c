@@ -316,7 +316,6 @@ bool memory_move(bool replay) {
 
 void memory_take_back(void) {
     ahead_give_up(true);
-    host_memory_leave();
     pthread_mutex_lock(&mappings_lock);
     for (size_t i = 0; i < handles.count; ++i) {
         held_handle *const each = &ITEMS(held_handle, handles)[i];

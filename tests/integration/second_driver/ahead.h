@@ -1,14 +1,16 @@
 // Cases for memory that a hot second driver has mapped before the fault.
 #pragma once
 
+static void refuse(const char *call) {
+    const int fd = open(lane_file(SECOND, call), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    if (write(fd, "1", 1) != 1) wrong("the file");
+    close(fd);
+}
+
 // Each of the second driver's calls that map memory fails from now on, once.
 static void refuse_to_map(void) {
-    static const char *const calls[] = {"fail-cuMemImportFromShareableHandle", "fail-cuMemMap", "fail-cuMemSetAccess"};
-    for (int i = 0; i < 3; ++i) {
-        const int fd = open(lane_file(SECOND, calls[i]), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-        if (write(fd, "1", 1) != 1) wrong("the file");
-        close(fd);
-    }
+    static const char *const calls[] = {"fail-cuMemImportFromShareableHandle", "fail-cuMemMap", "fail-cuMemSetAccess", "fail-cuMemHostRegister_v2"};
+    for (int i = 0; i < 4; ++i) refuse(calls[i]);
 }
 
 // How often a copy of the driver holds memory: nothing is free that one of them holds.
@@ -31,6 +33,8 @@ static void settle_ahead(void) {
 
 static void mapped_ahead(void) {
     address more[2];
+    void *host;
+    DO(cuMemHostAlloc(&host, 4096, 0));
     for (int i = 0; i < 2; ++i) DO(cuMemAlloc_v2(&more[i], 3 << 20));
     DO(cuMemsetD32Async(more[1], 7, 4, stream));
     DO(cuStreamSynchronize(stream));
@@ -47,6 +51,8 @@ static void mapped_ahead(void) {
 
 static void mapped_ahead_in_flight(void) {
     address more;
+    void *host;
+    DO(cuMemHostAlloc(&host, 4096, 0));
     void *const affine = function("affine");
     DO(cuMemAlloc_v2(&more, 3 << 20));
     set(1);
@@ -166,6 +172,37 @@ static void address_used_again_in_flight(void) {
     fault_at_once();
     DO(cuStreamSynchronize(stream));
     expect_at(at, 8, "memory that was mapped last");
+}
+
+static char host_pages[4 * 4096] __attribute__((aligned(4096)));
+
+// More of it than before: while the second driver has the part, it takes no whole.
+static void host_memory_used_again(void) {
+    address there;
+    set(1);
+    DO(cuMemHostRegister_v2(host_pages + 4096, 4096, 0));
+    settle_ahead();
+    DO(cuMemHostUnregister(host_pages + 4096));
+    DO(cuMemHostRegister_v2(host_pages, sizeof host_pages, 0));
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    DO(cuMemHostGetDevicePointer_v2(&there, host_pages + sizeof host_pages - 1, 0));
+    if (there != (address)host_pages + sizeof host_pages - 1) wrong("address");
+    DO(cuMemHostUnregister(host_pages));
+    DO(cuMemHostRegister_v2(host_pages + 4096, 2 * 4096, 0));
+}
+
+// What is unregistered is so there, too, before anything happens: a call that fails shows that it was made.
+static void host_memory_is_left(void) {
+    set(1);
+    DO(cuMemHostRegister_v2(host_pages, sizeof host_pages, 0));
+    settle_ahead();
+    refuse("fail-cuMemHostUnregister");
+    DO(cuMemHostUnregister(host_pages));
+    settle_ahead();
+    if (access(lane_file(SECOND, "fail-cuMemHostUnregister"), F_OK) == 0) wrong("it is kept");
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
 }
 
 static void launch_at(void *kernel, address at) {

@@ -32,7 +32,7 @@ extern int cuMemAlloc_v2(address *, size_t), cuMemFreeHost(void *), cuMemHostReg
 extern int cuMemHostAlloc(void **, size_t, unsigned), cuMemHostGetFlags(unsigned *, void *);
 extern int cuMemcpyHtoD_v2(address, const void *, size_t), cuMemcpyDtoH_v2(void *, address, size_t);
 extern int cuMemCreate(unsigned long long *, size_t, const void *, unsigned long long), cuMemExportToShareableHandle(void *, unsigned long long, int, unsigned long long);
-extern int cuStreamWaitEvent(void *, void *, unsigned), cuMemHostUnregister(void *), cuEventElapsedTime(float *, void *, void *), cuCtxCreate_v2(void **, unsigned, int);
+extern int cuStreamWaitEvent(void *, void *, unsigned), cuMemHostUnregister(void *), cuMemHostGetDevicePointer_v2(address *, void *, unsigned), cuEventElapsedTime(float *, void *, void *), cuCtxCreate_v2(void **, unsigned, int);
 extern int cuLaunchKernelEx(const void *, void *, void **, void **);
 extern int cuLaunchCooperativeKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **);
 extern int cuLibraryGetGlobal(address *, size_t *, void *, const char *), cuLibraryGetKernel(void **, void *, const char *), cuEventQuery(void *), cuStreamQuery(void *);
@@ -1726,7 +1726,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
     CASE(mapped_ahead), CASE(mapped_ahead_in_flight), CASE(freed_is_free), CASE(freed_is_free_when_asked), CASE(freed_is_free_when_refused), CASE(freed_and_wanted),
-    CASE(address_used_again), CASE(address_used_again_in_flight), CASE(access_given_later), CASE(access_taken), CASE(placed_while_another_reserves),
+    CASE(address_used_again), CASE(address_used_again_in_flight), CASE(host_memory_used_again), CASE(host_memory_is_left), CASE(access_given_later), CASE(access_taken), CASE(placed_while_another_reserves),
     CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition), CASE(variable_asked_in_flight),
 };
 

@@ -45,7 +45,7 @@
 #define HEEDED ((uint64_t)64 << 20)
 #define MOST 4096
 
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, FILE_NOT_FOUND = 301, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719, TERMINATED = 810, UNKNOWN_ERROR = 999 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, FILE_NOT_FOUND = 301, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ALREADY_REGISTERED = 712, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719, TERMINATED = 810, UNKNOWN_ERROR = 999 };
 
 typedef struct { uint64_t p, n, a, b; } arguments;
 typedef struct variable { char *name; uint64_t size; unsigned char *at; struct variable *next; } variable;
@@ -902,10 +902,13 @@ EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
     BEGIN;
     if (breaks_captures()) END(CAPTURE_UNSUPPORTED);
     if (p == NULL || n == 0 || pinned_count == MOST) END(INVALID);
+    for (size_t i = 0; i < pinned_count; ++i)
+        if ((uintptr_t)p < pinned[i].at + pinned[i].size && pinned[i].at < (uintptr_t)p + n) END(ALREADY_REGISTERED);
     pinned[pinned_count++] = (range){(uintptr_t)p, n, 0, 0, 3};
     END(OK);
 }
 EXPORT int cuMemHostUnregister(void *p) {
+    MAY_FAIL;
     BEGIN;
     finish(&default_stream, UINT64_MAX);
     for (size_t i = 0; i < stream_count; ++i) finish(streams[i], UINT64_MAX);
@@ -923,7 +926,14 @@ EXPORT int cuMemHostAlloc(void **out, size_t n, unsigned f) {
     END(OK);
 }
 EXPORT int cuMemHostGetFlags(unsigned *f, void *p) { (void)p; BEGIN; *f = 3; END(OK); }
-EXPORT int cuMemHostGetDevicePointer_v2(uint64_t *out, void *p, unsigned f) { (void)f; BEGIN; *out = (uintptr_t)p; END(OK); }
+EXPORT int cuMemHostGetDevicePointer_v2(uint64_t *out, void *p, unsigned f) {
+    (void)f;
+    BEGIN;
+    *out = (uintptr_t)p;
+    for (size_t i = 0; i < MOST; ++i)
+        if (host[i] == p) END(OK);
+    END(is_in(pinned, pinned_count, (uintptr_t)p) ? OK : INVALID);
+}
 EXPORT int cuMemFreeHost(void *p) {
     BEGIN;
     for (size_t i = 0; i < MOST; ++i) {

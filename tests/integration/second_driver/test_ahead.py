@@ -17,6 +17,8 @@ ONCE: Final = {"MPSGUARD_SECOND_EPOCH_MS": "100000"}
 """One epoch, at the first wait of the program."""
 MAPPING: Final = ("cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess")
 """What the second driver does to map memory; in the first one it is exported."""
+REGISTERING: Final = "cuMemHostRegister_v2"
+"""The same for host memory."""
 
 
 def fail(work: Path, lane: str, call: str, number: str) -> Path:
@@ -34,7 +36,7 @@ def test_a_takeover_maps_nothing_that_is_there(built: Bench, tmp_path: Path, nam
     ended = built.case(tmp_path, "hot", name, spare=spare, **variables)
     assert (ended.said, ended.reason) == ("survived", None)
     assert (ended.repeated > 0) == (spare is not None)
-    assert all((tmp_path / "second" / f"fail-{call}").exists() for call in MAPPING)
+    assert all((tmp_path / "second" / f"fail-{call}").exists() for call in (*MAPPING, REGISTERING))
 
 
 @pytest.mark.parametrize("name", ["mapped_ahead", "mapped_ahead_in_flight"])
@@ -48,6 +50,8 @@ def test_a_cold_program_maps_nothing_ahead(built: Bench, tmp_path: Path, name: s
     [
         "freed_is_free",
         "address_used_again",
+        "host_memory_used_again",
+        "host_memory_is_left",
         "access_given_later",
         "access_taken",
         "placed_while_another_reserves",
@@ -92,6 +96,16 @@ FAILING: Final = [
     ("second", "cuMemUnmap", "1"),
 ]
 """The lane, a call there, and the number of the one that fails."""
+
+
+@pytest.mark.parametrize("spare", [None, SPARE])
+def test_host_memory_that_cannot_be_had_ahead_is_had_at_the_takeover(
+    built: Bench, tmp_path: Path, spare: int | None
+) -> None:
+    place = fail(tmp_path, "second", REGISTERING, "1")
+    ended = built.case(tmp_path, "hot", "host_memory_used_again", spare=spare)
+    assert (ended.said, ended.reason) == ("survived", None)
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("spare", [None, SPARE])

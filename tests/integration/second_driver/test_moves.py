@@ -56,7 +56,7 @@ def test_what_cannot_be_carried_over_stays(built: Bench, tmp_path: Path, mode: s
     assert (ended.said, ended.reason) == ("survived without a fault", "managed_memory")
 
 
-FAILING = [("cold", *each) for each in [*AHEAD, *STOPPED]] + [("hot", *each) for each in STOPPED[3:5]]
+FAILING = [("cold", *each) for each in [*AHEAD, *STOPPED]] + [("hot", *each) for each in STOPPED[4:5]]
 
 
 @pytest.mark.parametrize(("mode", "call", "number"), FAILING)
@@ -69,7 +69,7 @@ def test_a_step_that_fails_is_undone(built: Bench, tmp_path: Path, mode: str, ca
     assert [each["outcome"] for each in ended.attempts] == ["not_moved", "moved"]
 
 
-@pytest.mark.parametrize(("call", "number"), STOPPED[:3])
+@pytest.mark.parametrize(("call", "number"), STOPPED[:4])
 def test_hot_what_fails_ahead_is_done_at_the_move(built: Bench, tmp_path: Path, call: str, number: int) -> None:
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / f"fail-{call}").write_text(str(number))
