@@ -1,8 +1,8 @@
 """All that the guard holds and a stranger can open for writing, or list: the stranger can hold its lock.
 
 A system call that waits for that lock does not return as long as the stranger likes, and its thread keeps the process
-from ending (docs/concepts/security.md). So nothing is entered here without the reason why no such call is made.
-`test_exposed_objects.py` finds what is missing.
+from ending; an open that waits for a lease does so for 45 s (docs/concepts/security.md). So nothing is entered here
+without the reason why no such call is made. `test_exposed_objects.py` finds what is missing.
 """
 
 import re
@@ -24,8 +24,8 @@ EXPOSED: Final = (
     ExposedObject(
         r"/memfd:mpsguard-state \(deleted\)",
         "a session's state buffer, which its writer may write to. The guard writes to it before the writer has it "
-        "(SessionFds.state_copies); then it makes copies, opens it for reading and reads it: pread of memory takes no "
-        "lock",
+        "(SessionFds.state_copies); then it makes copies, opens it for reading (without waiting for a lease) and reads "
+        "it: pread of memory takes no lock",
     ),
     ExposedObject(
         r"/memfd:mpsguard-page \(deleted\)",
@@ -37,8 +37,8 @@ EXPOSED: Final = (
     ),
     ExposedObject(
         r"/memfd:mpsguard-zones \(deleted\)",
-        "the table of a client under the preload, which is its own. The guard opens it for reading alone, on threads, "
-        "and reads it: pread of memory takes no lock",
+        "the table of a client under the preload, which is its own. The guard opens it for reading alone, on threads "
+        "and without waiting for a lease, and reads it: pread of memory takes no lock",
     ),
     ExposedObject(
         r"/memfd:sentinel-core \(deleted\)",

@@ -10,10 +10,13 @@ import errno
 import itertools
 import os
 import platform
+import re
 import select
 import stat
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -58,9 +61,6 @@ _LOCAL: Final = frozenset({
 """File systems that wait for no other process when a file of theirs is looked up through /proc/PID/fd. NFS, for
 one, asks its server (d_weak_revalidate, fs/namei.c), and there may be none. What has devices is here."""
 
-_FD_INFO: Final = 4096
-"""Bytes of /proc/PID/fdinfo/N that are read; the mount is in the first 100."""
-
 _MAX_MOUNTS: Final = 1 << 20
 """Bytes of /proc/PID/mountinfo: some 8,000 mounts. A user namespace may have 100,000 (fs.mount-max)."""
 
@@ -92,9 +92,9 @@ def copies_of_device(pidfd: int, pid: int, device: Path, first: int = 0) -> Copi
             os.lseek(directory, first + _FIRST_ENTRY if first else 0, os.SEEK_SET)
             with os.scandir(directory) as entries:
                 names = [entry.name for entry in itertools.islice(entries, MAX_LOOKED_AT + 1)]
-            remote = _RemoteMounts.of(pid)
+            mounts = _Mounts.of(pid)
             for name in names[:MAX_LOOKED_AT]:
-                if not _is_device(directory, name, device, wanted, remote):
+                if not _is_device(directory, name, device, wanted, mounts):
                     continue
                 if len(copies) == MAX_COPIES:
                     return Copies(copies, None, too_many=True)
@@ -157,16 +157,21 @@ def same_file(one: int, other: int) -> bool:
     return _checked(_libc.syscall(number, os.getpid(), os.getpid(), _KCMP_FILE, one, other)) == 0
 
 
-class _RemoteMounts(NamedTuple):
-    """A process' mounts on which looking a file up may wait."""
+@dataclass(frozen=True)
+class _Mounts:
+    """A process' mounts by their points, and whether looking a file up there may wait.
 
-    pid: int
-    ids: frozenset[int]
-    points: tuple[str, ...]
+    Which mount a descriptor is on is worked out from its path: /proc/PID/fdinfo has it, but of an epoll that is read
+    under a lock that its process can hold for as long as it likes (ep_show_fdinfo, fs/eventpoll.c).
+    """
+
+    remote: Mapping[str, bool]
 
     @classmethod
     def of(cls, pid: int) -> Self:
         try:
+            # What it lists is below the process' root, and a descriptor's path begins at that of its mount namespace.
+            root = str(Path(f"/proc/{pid}/root").readlink()).rstrip("/")
             with Path(f"/proc/{pid}/mountinfo").open("rb") as file:
                 text = file.read(_MAX_MOUNTS)
         except OSError as error:
@@ -176,27 +181,35 @@ class _RemoteMounts(NamedTuple):
             raise
         if len(text) == _MAX_MOUNTS:
             raise OSError(errno.E2BIG, "it has too many mounts")
-        lines = [line.partition(" - ") for line in text.decode(errors="replace").splitlines()]
-        mounts = [mounted.split(" ", 5) for mounted, _, kind in lines if kind.split(" ", 1)[0] not in _LOCAL]
-        return cls(pid, frozenset(int(mount[0]) for mount in mounts), tuple(mount[4] for mount in mounts))
+        remote: dict[str, bool] = {}
+        for mounted, _, kind in (line.partition(" - ") for line in os.fsdecode(text).splitlines()):
+            # The last one at a point covers those before.
+            point = root + _unescaped(mounted.split(" ", 5)[4])
+            remote[point.rstrip("/") or "/"] = kind.split(" ", 1)[0] not in _LOCAL
+        return cls(remote)
 
-    def has(self, descriptor: str, text: str) -> bool:
-        """Whether a file is there. By its path, most are not; of a path that says so, the mount is looked at."""
-        if not text.startswith(self.points):
+    def is_remote(self, text: str) -> bool:
+        """Whether a file with that path is on a mount where looking it up may wait."""
+        if not any(self.remote.values()):
             return False
-        with Path(f"/proc/{self.pid}/fdinfo/{descriptor}").open("rb") as file:
-            lines = file.read(_FD_INFO).splitlines()
-        return any(line.startswith(b"mnt_id:") and int(line.split()[1]) in self.ids for line in lines)
+        while text not in self.remote and text not in ("", "/"):
+            text = text.rpartition("/")[0] or "/"
+        return self.remote.get(text, False)
 
 
-def _is_device(directory: int, name: str, device: Path, wanted: int, remote: _RemoteMounts) -> bool:
+def _unescaped(point: str) -> str:
+    """Return a mount point without the escapes of mountinfo (mangle_path, fs/seq_file.c)."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+
+
+def _is_device(directory: int, name: str, device: Path, wanted: int, mounts: _Mounts) -> bool:
     """Whether it is the device, under whatever name: a process may have mounted or made it elsewhere."""
     try:
         text = os.readlink(name, dir_fd=directory)
         if not text.startswith("/"):
             # A socket, a pipe, an anonymous inode: most of what a program with many descriptors has.
             return False
-        if text.rpartition("/")[2] != device.name and remote.has(name, text):
+        if text.rpartition("/")[2] != device.name and mounts.is_remote(text):
             return False
         return _device_number(name, directory) == wanted
     except FileNotFoundError:
@@ -214,14 +227,17 @@ def _device_number(path: str, directory: int = _AT_FDCWD) -> int | None:
 
 
 def _open_memory(directory: int, name: str) -> int | None:
-    """Open a memory file for reading, or return None if it is none. No file system is waited for."""
+    """Open a memory file for reading, or return None if it is none, or leased. No file system is waited for."""
     place = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory)
     try:
         answer = ctypes.create_string_buffer(_STATX_BYTES)
         _checked(_libc.statx(place, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, _STATX_TYPE, answer))
         if os.makedev(*_STATX_DEV.unpack_from(answer, _STATX_DEV_AT)) != _device_of_memory():
             return None
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+        # Its owner may have a lease, which an open waits for otherwise (fcntl(2), F_SETLEASE).
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except BlockingIOError:
+        return None
     finally:
         os.close(place)
 

@@ -9,7 +9,7 @@ def create(name: str, size: int, *, fixed: bool) -> int:
     """A descriptor of ``size`` zero bytes, owned by the caller; memory is taken up as it is written.
 
     ``fixed``: the size cannot be changed any more, so that a process that maps it need not fear SIGBUS. Only our own
-    user can open it again through /proc, so that a descriptor from `read_only` stays one.
+    user number can open it again through /proc, so that a descriptor from `read_only` stays one for any other.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -53,5 +53,9 @@ def fix_size(fd: int) -> None:
 
 
 def read_only(fd: int) -> int:
-    """Another descriptor of the same memory, owned by the caller, that can be neither written nor mapped writable."""
-    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    """Another descriptor of the same memory, owned by the caller, that can be neither written nor mapped writable.
+
+    BlockingIOError where another process has a lease on it (fcntl(2), F_SETLEASE), as one that can open it for writing
+    may: an open that waits does so for as long as that process likes, 45 s at most.
+    """
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -23,12 +23,12 @@ class LogTail:
     def read(self) -> list[str]:
         """Whole new lines, oldest first. A log that shrank (rotated, truncated) is read from its start.
 
-        At most 256 KiB are taken in one call; of a larger addition only the end. What a writer holds is not waited for:
-        a later call returns it.
+        At most 256 KiB are taken in one call; of a larger addition only the end. What a writer holds, by a lock or a
+        lease, is not waited for: a later call returns it.
         """
         try:
             # No file object: this runs several times for each client that connects.
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return []
         try:

@@ -79,7 +79,7 @@ class SessionFds:
         The caller owns both. ``writable``: the state buffer, for the writer.
 
         Raises:
-            UnavailableError: the writer's state buffer is not stored yet.
+            UnavailableError: the writer's state buffer is not stored yet, or a process has a lease on it.
             OSError: there is none, or no room for another descriptor.
         """
         if writable and session.carried is not None:
@@ -88,6 +88,9 @@ class SessionFds:
         buffer, page = self.buffer(session), self.page.copy()
         try:
             return os.dup(buffer) if writable else memfd.read_only(buffer), page
+        except BlockingIOError:
+            os.close(page)
+            raise UnavailableError("a process of its writer's holds the state buffer; ask again") from None
         except BaseException:
             os.close(page)
             raise

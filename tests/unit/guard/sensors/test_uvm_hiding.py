@@ -16,6 +16,7 @@ from mpsguard.guard.sensors.uvm_shares import Limits
 from mpsguard.linux.descriptors import foreign_fd
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from tests.harness.waiting import until
+from tests.hostile.stalled_files import StalledFiles
 from tests.unit.guard.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario
 from tests.unit.guard.sensors.uvm_driver import FATAL_FAULT, StandInDriver
 
@@ -67,6 +68,24 @@ def test_the_device_under_another_name_is_found(tmp_path: Path) -> None:
         assert os.readlink(f"/proc/{process.popen.pid}/fd/{int(opened)}").endswith("/other")
         await bench.came(process.handle)
         assert bench.attached() == [process.key]
+
+    scenario(body)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="only root mounts, and FUSE is needed")
+def test_the_device_is_found_below_a_root_of_the_process_own(tmp_path: Path) -> None:
+    """Its root is a file system of another process, and the device a mount in that, under the name of a file there."""
+
+    async def body(bench: Bench) -> None:
+        with StalledFiles(tmp_path) as files:
+            code = (
+                MOUNTED.format(path=str(files.file))
+                .replace("open(", "os.path.exists(", 1)
+                .replace(', "w").close()', ")")
+            )
+            process = bench.process(f"exec({code!r})", f"os.chroot({str(tmp_path)!r})")
+            await bench.came(process.handle)
+            assert bench.attached() == [process.key]
 
     scenario(body)
 
