@@ -4,6 +4,8 @@ import asyncio
 import errno
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,6 +23,7 @@ from tests.harness.waiting import PATIENCE
 
 IMPATIENT = 0.05
 LIMIT = 64
+STRANGER = 65534
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -177,3 +180,72 @@ def test_a_cancelled_request_of_an_event_loop_ends_the_channel(pair: Pair) -> No
     ours.setblocking(False)
     theirs.setblocking(False)
     asyncio.run(body())
+
+
+CROWDED = """
+import errno, os, resource, socket, threading, time
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.request_channel import RequestChannel
+
+# As root it would have no limit.
+os.setresuid({uid}, {uid}, {uid})
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+pair = lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+(crowd, drain), (ours, theirs) = pair(), pair()
+try:
+    for _ in range(64):
+        seqpacket.send(crowd, b"x", fds=(0,) * 16)
+except OSError as error:
+    assert error.errno == errno.ETOOMANYREFS, error
+else:
+    raise SystemExit("the kernel has no limit")
+channel = RequestChannel(ours, 64, bytes)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes a user of whom nothing else is in flight")
+@pytest.mark.parametrize(
+    ("then", "printed"),
+    [
+        pytest.param(
+            """
+try:
+    channel.ask(b"a request", (0,), due=time.monotonic() + 0.1)
+except TimeoutError as error:
+    print(error.errno == errno.ETIMEDOUT)
+""",
+            "True",
+            id="until the deadline",
+        ),
+        pytest.param(
+            """
+refused = threading.Event()
+send = seqpacket.send
+
+def watched(*words, **named):
+    try:
+        send(*words, **named)
+    except OSError:
+        refused.set()
+        raise
+
+def serve():
+    refused.wait()
+    drain.close()
+    crowd.close()
+    send(theirs, seqpacket.receive(theirs, 64).data)
+
+seqpacket.send = watched
+threading.Thread(target=serve, daemon=True).start()
+print(channel.ask(b"a request", (0,), due=time.monotonic() + 30)[0].decode())
+""",
+            "a request",
+            id="until there is room",
+        ),
+    ],
+)
+def test_what_is_in_flight_elsewhere_is_waited_for(then: str, printed: str) -> None:
+    """The kernel counts a user's descriptors that were not read yet, over all its processes (ETOOMANYREFS)."""
+    script = CROWDED.format(uid=STRANGER) + then
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.stdout.strip(), done.stderr) == (printed, "")
