@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.processes.child import end_of
 from mpsguard.linux.processes.helper_process import HelperProcess, module_command, service_environment
 from mpsguard.linux.sockets.async_request_channel import AsyncRequestChannel
@@ -190,10 +191,10 @@ async def _connect(path: Path, deadline: float) -> AsyncRequestChannel | None:
 
 def _check_directory(directory: Path) -> None:
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = directory.stat()
+        with Directory.make(directory, 0o700) as made:
+            status = os.fstat(made.fd)
     except OSError as error:
-        raise UnavailableError(f"{directory}: {error.strerror}") from None
+        raise UnavailableError(f"{error.filename or directory}: {error.strerror}") from None
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UnavailableError(f"{directory}: must belong to uid {os.geteuid()} alone, with mode 0700")
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux.descriptors import fd_bundle
+from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.identity import ROOT
 from mpsguard.linux.processes import peer_user
 from mpsguard.linux.sockets import seqpacket
@@ -128,14 +129,12 @@ def _accepted(listener: socket.socket) -> socket.socket:
 
 def main(path: Path) -> None:
     """Listen, move to the background, and serve."""
-    with suppress(FileNotFoundError):
-        path.unlink()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as listener:
-        before = os.umask(0o177)
-        listener.bind(str(path))
-        os.umask(before)
+        # The guard that starts it has found none that listens there, and has made the directory.
+        with Directory.open(path.parent) as directory:
+            directory.bind(listener, path.name, 0o600)
         ready, telling = os.pipe()
         if os.fork():
             os.close(telling)
@@ -147,8 +146,8 @@ def main(path: Path) -> None:
         os.write(telling, b"!")
         os.close(telling)
         HolderProcess().run(listener)
-        with suppress(OSError):
-            path.unlink()
+        with suppress(OSError), Directory.open(path.parent) as directory:
+            directory.remove(path.name)
 
 
 if __name__ == "__main__":
