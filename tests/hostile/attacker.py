@@ -11,7 +11,7 @@ UID = 65534
 
 _PRELUDE = """
 {imports}
-import ctypes, encodings.idna, fcntl, json, mmap, os, signal, socket, struct, sys, threading, time
+import ctypes, encodings.idna, fcntl, json, mmap, os, select, signal, socket, struct, sys, threading, time
 # Not before: the interpreter may lie where that user cannot read.
 if {uid}:
     os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})

@@ -109,6 +109,44 @@ signal.pause()
 """
 """A client that holds its own memory-map lock: the program's second argument is a file with a page that never comes."""
 
+HELD_DESCRIPTORS: Final = """
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+libc = ctypes.CDLL(None)
+libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
+file = os.open(sys.argv[2], os.O_RDONLY)
+page = mmap.mmap(file, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+poll = select.epoll()
+poll.register(os.eventfd(1), select.EPOLLIN)
+threading.Thread(target=libc.epoll_wait, args=(poll.fileno(), address, 1, -1), daemon=True).start()
+table = os.memfd_create("mpsguard-zones")
+leased = os.open(f"/proc/self/fd/{table}", os.O_RDWR)
+fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+place = os.open(sys.argv[2], os.O_PATH)
+
+def exchange():
+    while True:
+        for _ in range(50):
+            os.dup2(place, 200)
+            os.dup2(poll.fileno(), 200)
+        time.sleep(0.002)
+
+threading.Thread(target=exchange, daemon=True).start()
+while True:
+    # Each client is looked at anew.
+    try:
+        sock, fds = client()
+    except OSError:
+        time.sleep(0.1)
+        continue
+    time.sleep(0.3)
+    for fd in fds:
+        os.close(fd)
+    sock.close()
+"""
+"""A client with a leased memory file that has a zone table's name, and an epoll of which it holds the
+lock, exchanged all the time with the file that never answers: the second argument."""
+
 HELD_EXEC: Final = """
 # Few: one that waits so cannot be killed before the file system is gone.
 for number in range(24):
@@ -292,6 +330,7 @@ for path in (PUBLIC, f"{PUBLIC}/log", f"{PUBLIC}/control_lock", run, f"{run}/vau
 signal.pause()
 """,
     "an execve that does not end": HELD_EXEC,
+    "held descriptors": HELD_DESCRIPTORS,
     "the vault": _CHILD
     + f"""
 def attack_vault(name):

@@ -12,6 +12,8 @@ from typing import Self
 
 _HEADER = struct.Struct("=IIQQIIIHH")
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _FLUSH, _INIT, _INTERRUPT, _BATCH_FORGET = 1, 2, 3, 14, 15, 25, 26, 36, 42
+_KEEP_CACHE = 2
+"""FOPEN_KEEP_CACHE (<linux/fuse.h>)."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -88,5 +90,6 @@ class StalledFiles:
         if kind == _GETATTR:
             return struct.pack("=Q2I", 3600, 0, 0) + _attributes(node)
         if kind == _OPEN:
-            return struct.pack("=Q2I", 0, 0, 0)
+            # Else an open would wait for the page that another process waits for, to throw it away.
+            return struct.pack("=Q2I", 0, _KEEP_CACHE, 0)
         return None
