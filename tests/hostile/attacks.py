@@ -33,6 +33,21 @@ def in_a_child(work):
     os.waitpid(pid, 0)
 """
 
+_CLIENTS: Final = """
+def clients():
+    while True:
+        try:
+            sock, fds = client()
+        except OSError:
+            time.sleep(0.1)
+            continue
+        yield sock
+        for fd in fds:
+            os.close(fd)
+        sock.close()
+"""
+"""One client after the other, each until the next one is asked for."""
+
 GOOD: Final = f"""
 for number in range({GOOD_CLIENTS}):
     if not os.fork():
@@ -109,7 +124,9 @@ signal.pause()
 """
 """A client that holds its own memory-map lock: the program's second argument is a file with a page that never comes."""
 
-HELD_DESCRIPTORS: Final = """
+HELD_DESCRIPTORS: Final = (
+    _CLIENTS
+    + """
 signal.signal(signal.SIGIO, signal.SIG_IGN)
 libc = ctypes.CDLL(None)
 libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
@@ -132,18 +149,11 @@ def exchange():
         time.sleep(0.002)
 
 threading.Thread(target=exchange, daemon=True).start()
-while True:
-    # Each client is looked at anew.
-    try:
-        sock, fds = client()
-    except OSError:
-        time.sleep(0.1)
-        continue
+# Each client is looked at anew.
+for sock in clients():
     time.sleep(0.3)
-    for fd in fds:
-        os.close(fd)
-    sock.close()
 """
+)
 """A client with a leased memory file that has a zone table's name, and an epoll of which it holds the
 lock, exchanged all the time with the file that never answers: the second argument."""
 
@@ -185,7 +195,8 @@ while True:
         sock.close()
     time.sleep(0.2)
 """,
-    "packets without end": """
+    "packets without end": _CLIENTS
+    + """
 # Without a copy of each packet: the kernel is asked to send a thousand at once.
 class iovec(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
@@ -199,18 +210,10 @@ word = ctypes.create_string_buffer(b"x")
 one = iovec(ctypes.addressof(word), 1)
 many = (mmsghdr * 1024)(*[mmsghdr(msghdr(iov=ctypes.pointer(one), iovlen=1), 0) for _ in range(1024)])
 libc = ctypes.CDLL(None)
-while True:
-    try:
-        sock, fds = client()
-    except OSError:
-        time.sleep(0.1)
-        continue
+for sock in clients():
     sock.setblocking(True)
     while libc.sendmmsg(sock.fileno(), many, 1024, 0x4000) > 0:
         pass
-    for fd in fds:
-        os.close(fd)
-    sock.close()
 """,
     "crashes": _CHILD
     + """

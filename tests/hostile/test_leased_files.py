@@ -120,16 +120,17 @@ def name_of(fd: int) -> str:
         return ""
 
 
-def lease(fd: int) -> None:
-    fcntl.fcntl(os.open(f"/proc/self/fd/{fd}", os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+def lease(fd: int) -> int:
+    mine = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    fcntl.fcntl(mine, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    return mine
 
 
 def test_what_is_leased_is_not_opened_for_reading() -> None:
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     fd = memfd.create("leased", 4096, fixed=True)
     try:
-        mine = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
-        fcntl.fcntl(mine, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        mine = lease(fd)
         with pytest.raises(BlockingIOError):
             memfd.read_only(fd)
         os.close(mine)

@@ -166,6 +166,7 @@ class _Mounts:
     """
 
     remote: Mapping[str, bool]
+    """Empty if looking up waits on none of them, as on most machines."""
 
     @classmethod
     def of(cls, pid: int) -> Self:
@@ -186,11 +187,11 @@ class _Mounts:
             # The last one at a point covers those before.
             point = root + _unescaped(mounted.split(" ", 5)[4])
             remote[point.rstrip("/") or "/"] = kind.split(" ", 1)[0] not in _LOCAL
-        return cls(remote)
+        return cls(remote if any(remote.values()) else {})
 
     def is_remote(self, text: str) -> bool:
         """Whether a file with that path is on a mount where looking it up may wait."""
-        if not any(self.remote.values()):
+        if not self.remote:
             return False
         while text not in self.remote and text not in ("", "/"):
             text = text.rpartition("/")[0] or "/"
