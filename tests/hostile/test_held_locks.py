@@ -3,11 +3,11 @@
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from mpsguard.guard.control_api import protocol
 from mpsguard.linux.processes import procfs
 from tests.harness.stopped import stopped
 from tests.harness.waiting import wait_for
@@ -147,10 +147,11 @@ def test_a_directory_that_was_open_before_the_guard_narrows_it_is_held(guarded: 
     guarded.public.mkdir(mode=0o755)
     guarded.public.chmod(0o755)
     assert hold(guarded, stalled, guarded.public) == {"mps": "held"}
-    pid = guarded.start(ready=False)
-    wait_for("it waits", lambda: procfs.state(pid) == "D")
-    stalled.close()
-    wait_for("it serves", lambda: protocol.api_socket(str(guarded.run_directory)).exists() and guarded.asked("status"))
+    with ThreadPoolExecutor() as pool:
+        ready = pool.submit(guarded.start)
+        wait_for("it waits", lambda: guarded.process.runs and procfs.state(guarded.guard.pid) == "D")
+        stalled.close()
+        ready.result()
     serves_and_ends(guarded)
 
 

@@ -1,7 +1,7 @@
 """The vendor's control daemon and the simulated one of its branch, side by side, told the same and asked the same.
 
 Both have the simulated server and simulated clients behind them: the vendor's own server needs a GPU. Pids are replaced
-by names in what is told and what is heard.
+by names in what is told and what is heard, also where a number only happens to be one of them: it is one on both sides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -42,6 +42,8 @@ class Side(SimulatedStack):
         self.control = control
         self.names: dict[str, str] = {}
         """Pids by the names that stand for them."""
+        self.others: Mapping[str, str] = {}
+        """The other side's: a limit of 512M that is heard of both is no pid of either, and a name on both."""
         root.chmod(0o755)
         for directory in (self.pipes, self.logs):
             directory.chmod(0o777)
@@ -110,7 +112,7 @@ class Side(SimulatedStack):
         return text
 
     def _with_names(self, text: str) -> str:
-        for name, pid in self.names.items():
+        for name, pid in (*self.names.items(), *self.others.items()):
             # A column of a table keeps its width.
             text = re.sub(
                 rf"(?<!\d){pid}(?!\d)( {{2,}})?",
@@ -140,6 +142,12 @@ class Pair(ExitStack):
             side.start()
             if owner is not None:
                 side.serve(owner, clients)
+        self.vendors.others, self.ours.others = self.ours.names, self.vendors.names
+
+    def means_the_same(self, command: str) -> bool:
+        """Whether no number of a command happens to be a pid of one side, which it is not of the other."""
+        pids = {*self.vendors.names.values(), *self.ours.names.values()}
+        return pids.isdisjoint(re.findall(r"\d+", command))
 
     def all_have(self, what: str, look: Callable[[Side], object]) -> None:
         """Wait until both have it."""

@@ -78,6 +78,7 @@ def compare(pair: Pair, commands: list[str], *, at_once: int = 1) -> None:
 
     ``at_once``: how many that change nothing share a session.
     """
+    commands = list(filter(pair.means_the_same, commands))
     differences = []
     for batch in batched(commands, at_once):
         if pair.differences(batch[0], BEFORE, (*batch[1:], *AFTER)):
