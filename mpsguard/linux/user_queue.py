@@ -47,7 +47,10 @@ class UserQueue(Generic[U, T]):
     def add(self, user: U, entry: T) -> Ticket[U]:
         """Append an entry to its user's line."""
         number = next(self._numbers)
-        self._lines.setdefault(user, OrderedDict())[number] = entry
+        line = self._lines.get(user)
+        if line is None:
+            line = self._lines[user] = OrderedDict()
+        line[number] = entry
         self._count += 1
         return Ticket(user, number)
 

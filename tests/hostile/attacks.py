@@ -49,19 +49,23 @@ def clients():
 """One client after the other, each until the next one is asked for."""
 
 GOOD: Final = f"""
+def waits():
+    with open("/proc/self/schedstat") as file:
+        return int(file.read().split()[1]) / 1e6
+
 for number in range({GOOD_CLIENTS}):
     if not os.fork():
         # Not all at the same moment.
         time.sleep(number / {GOOD_CLIENTS})
         while True:
-            began = time.monotonic()
+            began, waited = time.monotonic(), waits()
             try:
                 sock, fds = client()
             except OSError as error:
                 tell("refused", why=str(error))
                 time.sleep(0.2)
                 continue
-            tell("served" if fds else "refused", ms=(time.monotonic() - began) * 1000)
+            tell("served" if fds else "refused", ms=(time.monotonic() - began) * 1000, waited=waits() - waited)
             for fd in fds:
                 os.close(fd)
             sock.close()
@@ -69,7 +73,8 @@ for number in range({GOOD_CLIENTS}):
 tell("started")
 signal.pause()
 """
-"""Each comes once a second: connects, is given its lane, is a client for a moment, and goes in order."""
+"""Each comes once a second: connects, is given its lane, is a client for a moment, and goes in order. It tells how long
+that took, and how long of that it waited for a processor itself: milliseconds."""
 
 HELD_LOCKS: Final = """
 libc = ctypes.CDLL(None, use_errno=True)

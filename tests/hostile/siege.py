@@ -26,7 +26,7 @@ from tests.integration.guarded import Guarded, Program
 UIDS: Final = (65532, 65533, 65534)
 GOOD_UID: Final = 1000
 WEIGHT: Final = 1000
-"""The CPUWeight= of distribution/systemd/mpsguard.service."""
+"""The CPUWeight= of distribution/systemd/mpsguard.slice."""
 
 
 class State(NamedTuple):
@@ -48,6 +48,8 @@ class Handshakes(NamedTuple):
     p50: float
     p99: float
     worst: float
+    p99_running: float
+    """Without the time in which the client itself had work to do and no processor."""
 
 
 class Siege:
@@ -66,7 +68,7 @@ class Siege:
         slices.put(self._good.pid, of_user(GOOD_UID))
         self._good.expect("started")
         self._lock = threading.Lock()
-        self._served: list[float] = []
+        self._served: list[tuple[float, float]] = []
         self._refused: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -104,11 +106,12 @@ class Siege:
             self._refused.clear()
         time.sleep(seconds)
         with self._lock:
-            served, refused = sorted(self._served), len(self._refused)
-        if len(served) < 2:
-            return Handshakes(len(served), refused, 0, 0, 0, 0)
-        p99 = statistics.quantiles(served, n=100, method="inclusive")[98]
-        return Handshakes(len(served), refused, served[0], statistics.median(served), p99, served[-1])
+            told, refused = list(self._served), len(self._refused)
+        if len(told) < 2:
+            return Handshakes(len(told), refused, 0, 0, 0, 0, 0)
+        served = sorted(ms for ms, _ in told)
+        running = _p99([ms - waited for ms, waited in told])
+        return Handshakes(len(served), refused, served[0], statistics.median(served), _p99(served), served[-1], running)
 
     def is_served(self, count: int) -> None:
         """Wait until so many good clients were served from now on; TimeoutError."""
@@ -146,7 +149,7 @@ class Siege:
                 told = self._good.next(3600)
                 with self._lock:
                     if told["event"] == "served":
-                        self._served.append(told["ms"])
+                        self._served.append((told["ms"], told["waited"]))
                     elif told["event"] == "refused":
                         self._refused.append(told.get("why", "no lane"))
 
@@ -155,6 +158,10 @@ class Siege:
         # Its output ends with the last of its processes.
         _kill(self._good)
         self._reader.join(30)
+
+
+def _p99(times: list[float]) -> float:
+    return statistics.quantiles(times, n=100, method="inclusive")[98]
 
 
 def _kill(program: Program) -> None:

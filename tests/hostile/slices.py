@@ -1,7 +1,6 @@
 """A share of the processors for each user and for the guard, in the tree that systemd makes.
 
-There users and services are in two slices of one weight, and `CPUWeight=` weighs a service against other services: the
-guard has half of the processors against all users together, and what they leave.
+There users, services and the guard are in three slices; the weight of the guard's is in mpsguard.slice.
 """
 
 import os
@@ -16,7 +15,7 @@ _DEFAULT: Final = 100
 """systemd's CPUWeight= for a unit that sets none."""
 _MOST: Final = 10000
 """The largest one: of all groups together, against what else the machine does, which is not to be measured."""
-GUARD: Final = "system.slice/mpsguard.service"
+GUARD: Final = "mpsguard.slice"
 
 
 def of_user(uid: int) -> str:

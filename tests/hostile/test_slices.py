@@ -1,4 +1,4 @@
-"""The groups in which a siege shares the processors: a service and a user as systemd has them."""
+"""The groups in which a siege shares the processors: the guard and a user as systemd has them."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-def test_users_and_the_guard_are_in_two_slices_of_one_weight() -> None:
+def test_users_and_the_guard_are_in_slices_of_their_own() -> None:
     with (
         subprocess.Popen(["cat"], stdin=subprocess.PIPE) as guard,
         subprocess.Popen(["cat"], stdin=subprocess.PIPE) as user,
@@ -26,10 +26,10 @@ def test_users_and_the_guard_are_in_two_slices_of_one_weight() -> None:
                 made.put(guard.pid, GUARD, 1000)
                 made.put(user.pid, of_user(1000))
                 paths = {pid: _path(pid, made.name) for pid in (guard.pid, user.pid)}
-                assert paths[guard.pid].endswith(f"{made.name}/system.slice/mpsguard.service")
+                assert paths[guard.pid].endswith(f"{made.name}/mpsguard.slice")
                 assert paths[user.pid].endswith(f"{made.name}/user.slice/user-1000.slice")
                 assert made.weight(GUARD) == 1000
-                assert made.weight("system.slice") == made.weight("user.slice") == made.weight(of_user(1000)) == 100
+                assert made.weight("user.slice") == made.weight(of_user(1000)) == 100
             assert made.name not in Path(f"/proc/{user.pid}/cgroup").read_text()
         finally:
             guard.kill()

@@ -3,10 +3,9 @@
 The kernel's backlog is one queue for all users: if one user filled it, the peers of all others would wait behind it.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
-
-from mpsguard.linux.user_queue import UserQueue
 
 T = TypeVar("T")
 
@@ -21,31 +20,47 @@ class Arrivals(Generic[T]):
         """
         self._most_of_a_user = most_of_a_user
         self._most = most
-        self._queue: UserQueue[int, T] = UserQueue()
+        self._queues: dict[int, deque[T]] = {}
+        """Of users that have arrivals. No `UserQueue`: none is withdrawn, and a flood pays for each step."""
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._count
 
     def add(self, uid: int, arrival: T) -> T | None:
         """Append ``arrival`` to its user's queue, and return the one that it displaces, if any."""
-        self._queue.add(uid, arrival)
-        if len(self._queue) > self._most:
-            return self._queue.pop_first(self._queue.heaviest())
-        return self._queue.pop_first(uid) if self._queue.of(uid) > self._most_of_a_user else None
+        queue = self._queues.get(uid)
+        if queue is None:
+            queue = self._queues[uid] = deque()
+        queue.append(arrival)
+        self._count += 1
+        if self._count > self._most:
+            return self._pop_first(max(self._queues, key=lambda each: len(self._queues[each])))
+        return self._pop_first(uid) if len(queue) > self._most_of_a_user else None
 
     def drop(self, has_left: Callable[[T], bool], most: int) -> list[T]:
         """Remove and return the first arrivals of each user that have left already, at most ``most`` of each."""
         gone: list[T] = []
-        for uid in self._queue.users():
+        for uid, queue in list(self._queues.items()):
             last = len(gone) + most
-            while self._queue.of(uid) and len(gone) < last and has_left(self._queue.first(uid)):
-                gone.append(self._queue.pop_first(uid))
+            while queue and len(gone) < last and has_left(queue[0]):
+                gone.append(self._pop_first(uid))
         return gone
 
     def turn(self, may: Callable[[int], bool]) -> list[T]:
         """Remove and return the first arrival of each user for which ``may`` is true."""
-        return [self._queue.pop_first(uid) for uid in self._queue.users() if may(uid)]
+        return [self._pop_first(uid) for uid in list(self._queues) if may(uid)]
 
     def clear(self) -> list[T]:
         """Remove and return all arrivals, grouped by user."""
-        return self._queue.clear()
+        every = [arrival for queue in self._queues.values() for arrival in queue]
+        self._queues.clear()
+        self._count = 0
+        return every
+
+    def _pop_first(self, uid: int) -> T:
+        queue = self._queues[uid]
+        self._count -= 1
+        if len(queue) == 1:
+            del self._queues[uid]
+        return queue.popleft()

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from mpsguard.guard.broker.admission import Admission
 from mpsguard.guard.broker.arrivals import Arrivals
@@ -65,11 +66,13 @@ _DRAIN: Final = 3.0
 """Seconds that an orderly stop leaves to handshakes in progress, of the five in which the guard ends."""
 
 
-class _Arrival(NamedTuple):
+class _Arrival(msgspec.Struct, frozen=True, gc=False):
     """An accepted peer that is not served yet: a user's flood costs accepting and nothing more."""
 
-    sock: socket.socket
+    fd: int
+    """Of the connection: whatever takes the arrival out of its queue closes it or serves it."""
     peer: Credentials
+    user: UserKey
     privileged: bool
 
 
@@ -178,10 +181,10 @@ class Broker:
 
     def _accept(self, listener: socket.socket, privileged: bool) -> None:
         loop = asyncio.get_running_loop()
-        displaced: list[_Arrival] = []
+        displaced: dict[int, list[_Arrival]] = {}
         for _ in range(_ACCEPT_BATCH):
             try:
-                sock = accepting.accept(listener)
+                fd = accepting.accept(listener)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -189,14 +192,16 @@ class Broker:
                 loop.remove_reader(listener.fileno())
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
                 break
-            peer = peer_user.peer_of(sock)
-            oldest = self._arrivals.add(peer.user, _Arrival(sock, peer, privileged))
+            peer = peer_user.peer_of_accepted(fd)
+            user = peer.user
+            oldest = self._arrivals.add(user, _Arrival(fd, peer, user, privileged))
             if oldest is not None:
-                displaced.append(oldest)
-        for user, count in Counter(arrival.peer.user for arrival in displaced).items():
-            peer = next(arrival.peer for arrival in displaced if arrival.peer.user == user)
-            self._refuse("evicted", peer, f"{count} of too many connections of this user that wait", count)
-        self._drop(displaced)
+                displaced.setdefault(oldest.user, []).append(oldest)
+        for of_user in displaced.values():
+            count = len(of_user)
+            told = f"{count} of too many connections of this user that wait"
+            self._refuse("evicted", of_user[0].peer, told, count)
+            self._drop(of_user)
         if self._turns is None or self._paused:
             # Those that wait may not come yet; one that has just come may be another user's.
             self._turn()
@@ -209,7 +214,7 @@ class Broker:
         """Serve one more peer of each user that may have one."""
         if self._turns is not None:
             self._turns.cancel()
-        gone = self._arrivals.drop(lambda arrival: accepting.has_left(arrival.sock), _DROPPED_OF_A_USER)
+        gone = self._arrivals.drop(lambda arrival: accepting.has_left(arrival.fd), _DROPPED_OF_A_USER)
         if gone:
             self._metrics.connections.labels(self._name).inc(len(gone))
             self._metrics.refused.labels(self._name, "hung_up").inc(len(gone))
@@ -232,19 +237,20 @@ class Broker:
         by_user: dict[int, list[_Arrival]] = {}
         for arrival in arrivals:
             # Not to be asked of the listener: a peer that connected before it was set up may have sent descriptors.
-            if seqpacket.takes_descriptors(arrival.sock):
-                by_user.setdefault(arrival.peer.user, []).append(arrival)
+            if accepting.takes_descriptors(arrival.fd):
+                by_user.setdefault(arrival.user, []).append(arrival)
             else:
-                accepting.close(arrival.sock)
+                accepting.close(arrival.fd)
         for user, of_user in by_user.items():
             closing = self._connections.closing(user, len(of_user))
-            self._closer.close(user, tuple(arrival.sock.detach() for arrival in of_user), closing.give_back)
+            self._closer.close(user, tuple(arrival.fd for arrival in of_user), closing.give_back)
 
     def _admit(self, arrival: _Arrival) -> None:
         peer = arrival.peer
         self._metrics.connections.labels(self._name).inc()
         closing = ExitStack()
-        front = StrangerStream(arrival.sock, peer, self._readiness, self._closer, closing.close)
+        sock = accepting.as_socket(arrival.fd)
+        front = StrangerStream(sock, peer, self._readiness, self._closer, closing.close)
 
         def over(_: asyncio.Task[None] | None = None) -> None:
             # It keeps a place of its user's until it is fully closed.
@@ -260,7 +266,7 @@ class Broker:
         if victim is not None:
             self._connections.evict(victim)
             self._refuse("evicted", peer, "a silent connection made room for this peer's")
-        arrival.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         greeting = self._router.now().greeting
         if greeting is not None:
             # Here, not in the task: by its first step, in the next pass of the loop, the peer may have answered.

@@ -22,13 +22,16 @@ _SHARE: Final = 4
 _OF_ROOT: Final = 16
 """One in so many places is reserved for root."""
 
-_SILENT_OF_A_USER: Final = 64
-"""Silent connections that a user other than root may have at one time; further ones wait. If all of them end at once,
-that costs some 0.05 ms each."""
+_SILENT_OF_A_USER: Final = 16
+"""Silent connections that a user other than root may have at one time; further ones wait."""
 
 _TO_SPEAK: Final = 1.0
 """Seconds for a peer to introduce itself before a waiting peer of the same user may replace it. It takes milliseconds,
 but a burst of a user's clients on a busy machine must not evict itself."""
+
+_BETWEEN: Final = _TO_SPEAK / _SILENT_OF_A_USER
+"""Seconds between two such replacements: each costs the guard 0.7 ms, and all that have come at once would be replaced
+at once, while other users' handshakes wait."""
 
 
 class _Connection(NamedTuple):
@@ -131,9 +134,11 @@ class ConnectionTable:
         return not is_root(user) and self._silent_of_users.of(user) >= _SILENT_OF_A_USER
 
     def _too_long_silent(self, user: int) -> asyncio.Task[None] | None:
-        """Return the connection of a user that has silent ones that has been so longest, if that is too long."""
-        oldest = self._silent_of_users.first(user)
-        return oldest if self._clock() - self._silent[oldest][0] > _TO_SPEAK else None
+        """Return the connection of a user that has silent ones that is to be replaced now, if one is."""
+        oldest, newest = self._silent_of_users.first(user), self._silent_of_users.last(user)
+        now = self._clock()
+        is_due = now - self._silent[oldest][0] > _TO_SPEAK and now - self._silent[newest][0] > _BETWEEN
+        return oldest if is_due else None
 
     def _mark_silent(self, task: asyncio.Task[None]) -> None:
         self._silent[task] = self._clock(), self._silent_of_users.add(self._tasks[task].user, task)

@@ -85,10 +85,10 @@ class PoolServer:
                 loop.call_later(_PAUSE, self._accept_again)
                 return
             # The directory's mode keeps other users away; this holds as well if somewhat wider modes are set later.
-            if seqpacket.peer(connection).uid != os.geteuid() or len(self._tasks) >= _MOST:
+            if accepting.peer(connection).uid != os.geteuid() or len(self._tasks) >= _MOST:
                 accepting.close(connection)
                 continue
-            self._tasks.spawn(self._converse(connection))
+            self._tasks.spawn(self._converse(accepting.as_socket(connection)))
 
     def _accept_again(self) -> None:
         if self._listener is not None:

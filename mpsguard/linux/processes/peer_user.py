@@ -28,7 +28,7 @@ from mpsguard.linux.identity import CONTAINER_ROOT, ROOT, Credentials, UserKey
 from mpsguard.linux.processes import privileges, procfs
 from mpsguard.linux.processes.privileges import Capability
 from mpsguard.linux.processes.process import open_pidfd, tell_apart
-from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets import accepting, seqpacket
 
 _GET_NAMESPACE: Final = {"user": 0xFF09, "pid": 0xFF05}
 """PIDFD_GET_USER_NAMESPACE and its like, include/uapi/linux/pidfd.h, Linux 6.11: a descriptor of it. Unlike a
@@ -74,6 +74,18 @@ def peer_of(sock: socket.socket) -> Credentials:
         if pidfd is not None:
             os.close(pidfd)
     return peer if user == ROOT else msgspec.structs.replace(peer, container_root=user)
+
+
+def peer_of_accepted(fd: int) -> Credentials:
+    """See `peer_of`; ``fd`` of a connection that stays the caller's."""
+    peer = accepting.peer(fd)
+    if peer.uid != ROOT:
+        return peer
+    sock = accepting.as_socket(fd)
+    try:
+        return peer_of(sock)
+    finally:
+        sock.detach()
 
 
 def user_of(pid: int, uid: int, pidfd: int | None = None) -> UserKey:

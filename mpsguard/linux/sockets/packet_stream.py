@@ -84,7 +84,7 @@ class PacketStream(Closing):
 
     def has_left(self) -> bool:
         """Return whether the peer has closed its end; what it sent before may still be received."""
-        return accepting.has_left(self._socket)
+        return accepting.has_left(self._socket.fileno())
 
     def end_sending(self) -> None:
         """Tell the peer that no more will come, and go on listening."""
@@ -116,7 +116,7 @@ class PacketStream(Closing):
         def look() -> None:
             nonlocal later
             loop.remove_reader(fd)
-            if accepting.has_left(self._socket):
+            if accepting.has_left(self._socket.fileno()):
                 then()
             else:
                 # What it sent ahead is not to be read yet, and keeps the socket ready.
@@ -228,7 +228,7 @@ class StrangerStream(PacketStream):
             return
         self._turns.leave(self._peer.user)
         if self._sealed:
-            accepting.close(self._socket)
+            accepting.close(self._socket.detach())
             self._closed()
             return
         loop = asyncio.get_running_loop()

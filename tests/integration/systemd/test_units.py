@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.systemd.booted import BootedSystemd
-from tests.integration.systemd.installed import REPOSITORY
+from tests.integration.systemd.installed import REPOSITORY, SOCKETS
 
 pytestmark = [pytest.mark.systemd, pytest.mark.root]
 
-UNITS = ("mpsguard.service", "mpsguard.socket", "mpsguard-privileged.socket")
+UNITS = ("mpsguard.service", "mpsguard.slice", *SOCKETS)
 # What is left exposed is what the guard and the vendor's programs need, each with its reason in the unit file.
 EXPOSURE_LIMIT = 75
 
@@ -41,12 +41,12 @@ def test_group_is_made(machine: BootedSystemd) -> None:
 
 
 def test_every_socket_names_the_service(machine: BootedSystemd, units: list[Path]) -> None:
-    for name in UNITS[1:]:
+    for name in SOCKETS:
         assert machine.property(name, "Triggers") == "mpsguard.service"
-    assert set(machine.property("mpsguard.service", "TriggeredBy").split()) == set(UNITS[1:])
+    assert set(machine.property("mpsguard.service", "TriggeredBy").split()) == set(SOCKETS)
 
 
 def test_restart_of_the_service_leaves_the_sockets_alone(machine: BootedSystemd, units: list[Path]) -> None:
-    for name in UNITS[1:]:
+    for name in SOCKETS:
         assert "mpsguard.service" not in machine.property(name, "PartOf").split()
         assert "mpsguard.service" not in machine.property(name, "Requires").split()

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from mpsguard.linux.sockets import accepting
+from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.user_turns import QUOTA, UserTurns
 from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import PATIENCE
@@ -104,9 +104,10 @@ def test_a_connection_is_accepted_as_by_the_socket_module() -> None:
             accepting.accept(listener)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
             peer.connect(listener.getsockname())
-            with accepting.accept(listener) as accepted:
-                assert not accepted.getblocking()
+            with accepting.as_socket(accepting.accept(listener)) as accepted:
+                assert not os.get_blocking(accepted.fileno())
                 assert not accepted.get_inheritable()
+                assert accepting.peer(accepted.fileno()) == seqpacket.peer(accepted)
                 peer.send(b"word")
                 assert accepted.recv(16) == b"word"
 
@@ -114,13 +115,13 @@ def test_a_connection_is_accepted_as_by_the_socket_module() -> None:
 def test_a_connection_says_whether_its_peer_has_left_and_takes_nothing_of_what_it_sent() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
-        assert not accepting.has_left(here)
+        assert not accepting.has_left(here.fileno())
         there.send(b"a word")
-        assert not accepting.has_left(here)
+        assert not accepting.has_left(here.fileno())
         there.shutdown(socket.SHUT_WR)
-        assert not accepting.has_left(here), "it may still listen"
+        assert not accepting.has_left(here.fileno()), "it may still listen"
         there.close()
-        assert accepting.has_left(here)
+        assert accepting.has_left(here.fileno())
         assert here.recv(16) == b"a word"
 
 
@@ -128,9 +129,9 @@ def test_a_connection_that_is_closed_at_once_is_closed_once() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with there:
         number = here.fileno()
-        accepting.close(here)
+        accepting.close(here.detach())
         assert here.fileno() == -1
         with pytest.raises(OSError, match=r"\[Errno 9\]"):
             os.fstat(number)
-        accepting.close(here)
-        assert accepting.has_left(there)
+        accepting.close(here.detach())
+        assert accepting.has_left(there.fileno())

@@ -98,7 +98,7 @@ def test_three_users_cannot_hold_every_place_and_some_are_roots_alone() -> None:
 def test_few_of_a_user_may_be_silent_and_the_longest_makes_room_once_it_had_its_time() -> None:
     async def scenario() -> None:
         now = 0.0
-        table, tasks = with_connections(4096, [5] * 64, lambda: now)
+        table, tasks = with_connections(4096, [5] * 16, lambda: now)
         assert not table.may_come(5)
         assert table.may_come(6)
         assert table.may_come(0)
@@ -109,6 +109,13 @@ def test_few_of_a_user_may_be_silent_and_the_longest_makes_room_once_it_had_its_
         now = 1.5
         assert table.may_come(5)
         assert table.make_room(5) is tasks[1]
+        table.evict(tasks[1])
+        again = asyncio.create_task(asyncio.sleep(60))
+        table.add(again, 5)
+        assert not table.may_come(5), "one after the other"
+        now = 1.5625 + 0.001
+        assert table.may_come(5)
+        assert table.make_room(5) is tasks[2]
         await table.close(0)
 
     run(scenario())
