@@ -192,7 +192,11 @@ class Broker:
                 loop.remove_reader(listener.fileno())
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
                 break
-            peer = peer_user.peer_of_accepted(fd)
+            try:
+                peer = peer_user.peer_of_accepted(fd)
+            except BaseException:
+                os.close(fd)
+                raise
             user = peer.user
             oldest = self._arrivals.add(user, _Arrival(fd, peer, user, privileged))
             if oldest is not None:

@@ -29,7 +29,7 @@ from mpsguard.linux.files.file_lock import FileLock, LockHeldError
 from mpsguard.linux.files.path_state import PathState, Repair, change, decide, leads_to
 from mpsguard.linux.identity import is_root
 from mpsguard.linux.processes import peer_user, procfs
-from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.bound_file import is_reached
 from mpsguard.linux.sockets.listens import listens
 
@@ -303,7 +303,7 @@ class PublicDirectory:
 
 def close(sock: socket.socket) -> None:
     """Close a listening socket, the connections in its backlog, and the descriptors that their peers have sent."""
-    if sock.fileno() >= 0 and seqpacket.takes_descriptors(sock):
+    if sock.fileno() >= 0 and accepting.takes_descriptors(sock.fileno()):
         fd_closer.of_strangers((sock.detach(),))
     sock.close()
 

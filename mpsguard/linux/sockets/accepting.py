@@ -63,7 +63,7 @@ def peer(fd: int) -> Credentials:
 
 
 def takes_descriptors(fd: int) -> bool:
-    """See `seqpacket.takes_descriptors`."""
+    """Return whether the peer may have sent descriptors: to be asked before `seqpacket.let_descriptors_come`."""
     told = ctypes.c_int()
     try:
         _getsockopt(fd, SO_PASSRIGHTS, told)

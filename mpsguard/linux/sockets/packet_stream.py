@@ -59,8 +59,8 @@ class PacketStream(Closing):
         seqpacket.let_descriptors_come(self._socket, allowed=allowed)
 
     def takes_descriptors(self) -> bool:
-        """See `seqpacket.takes_descriptors`."""
-        return seqpacket.takes_descriptors(self._socket)
+        """See `accepting.takes_descriptors`."""
+        return accepting.takes_descriptors(self._socket.fileno())
 
     def fileno(self) -> int:
         """Return the socket's descriptor, for readiness; -1 once it is closed."""
@@ -198,7 +198,7 @@ class StrangerStream(PacketStream):
         turns.enter(peer.user)
         self._closer = closer
         self._closed = closed
-        self._sealed = not seqpacket.takes_descriptors(sock)
+        self._sealed = not accepting.takes_descriptors(sock.fileno())
         self._received: list[int] = []
 
     def peer(self) -> Credentials:

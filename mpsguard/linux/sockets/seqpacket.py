@@ -114,14 +114,6 @@ def let_descriptors_come(sock: socket.socket, *, allowed: bool) -> bool:
     return True
 
 
-def takes_descriptors(sock: socket.socket) -> bool:
-    """Return whether the peer of an accepted socket may have sent descriptors: to be asked before the option is set."""
-    try:
-        return bool(sock.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS))
-    except OSError:
-        return True
-
-
 def kernel_refuses_descriptors() -> bool:
     """Whether this kernel has SO_PASSRIGHTS."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
