@@ -145,6 +145,18 @@ async def heard(guard: PacketStream) -> bytes:
     return packet.data
 
 
+def test_a_holder_that_was_told_to_leave_has_left(directory: Path) -> None:
+    async def body() -> None:
+        storage = await HolderClient.open(directory)
+        await storage.keep("mgv-r1", bundle())
+        await storage.leave()
+        assert not holders(directory.parent)
+        assert list(directory.iterdir()) == []
+        await storage.close()
+
+    scenario(body)
+
+
 def test_a_request_to_a_holder_that_hangs_fails(directory: Path) -> None:
     async def body() -> None:
         first = await HolderClient.open(directory)

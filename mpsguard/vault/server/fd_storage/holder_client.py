@@ -89,11 +89,16 @@ class HolderClient:
             await self._ask(f"forget {name}".encode())
 
     async def leave(self) -> None:
-        """Make the holder end and drop its content, because another storage has it now."""
+        """Make the holder end and drop its content, because another storage has it now.
+
+        It has ended when this returns, and its socket is removed, unless it does not answer.
+        """
         if self._channel is None:
             return
-        with suppress(UnavailableError):
+        with suppress(UnavailableError, TimeoutError):
             await self._ask(b"leave")
+            async with asyncio.timeout(self._deadline):
+                await self._end(self._channel.stream)
 
     async def lost(self) -> None:
         """See `FdStorage.lost`; a new holder has been started when this returns."""
