@@ -26,7 +26,7 @@ def is_root(user: int) -> bool:
     return user == ROOT
 
 
-class Credentials(msgspec.Struct, frozen=True):
+class Credentials(msgspec.Struct, frozen=True, gc=False):
     """The sender of a message, verified by the kernel (``struct ucred``)."""
 
     pid: int

@@ -39,8 +39,8 @@ WITHOUT: Final = {
 BOUNDS: Final = (
     (
         "{} wait for a user, {} in all, at each public",
-        "guard.broker.broker:_WAITING_OF_A_USER",
-        "guard.broker.broker:_WAITING",
+        "guard.broker.reception:_WAITING_OF_A_USER",
+        "guard.broker.reception:_WAITING",
     ),
     ("{} of a user other than root, in each domain", "guard.broker.broker:MAX_CLIENTS_OF_A_USER"),
     ("{} for a user other than root, at each public directory", "guard.broker.connection_table:_SILENT_OF_A_USER"),

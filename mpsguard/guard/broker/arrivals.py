@@ -7,7 +7,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import msgspec
+
+from mpsguard.linux.identity import Credentials, UserKey
+
 T = TypeVar("T")
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """An accepted peer that is not served yet: a user's flood costs accepting and nothing more."""
+
+    fd: int
+    """Of the connection: whatever takes the arrival out of its queue closes it or serves it."""
+    peer: Credentials
+    user: UserKey
+    privileged: bool
+    is_sealed: bool
+    """Whether it is certain that no descriptors are in it."""
 
 
 class Arrivals(Generic[T]):
@@ -46,6 +62,11 @@ class Arrivals(Generic[T]):
             while queue and len(gone) < last and has_left(queue[0]):
                 gone.append(self._pop_first(uid))
         return gone
+
+    def surplus(self, few: int, most: int) -> list[T]:
+        """Remove and return the first arrivals of each user that has more than ``few``, at most ``most`` of each."""
+        queues = list(self._queues.items())
+        return [self._pop_first(uid) for uid, queue in queues for _ in range(min(len(queue) - few, most))]
 
     def turn(self, may: Callable[[int], bool]) -> list[T]:
         """Remove and return the first arrival of each user for which ``may`` is true."""

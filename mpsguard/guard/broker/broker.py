@@ -3,15 +3,13 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from mpsguard.guard.broker.admission import Admission
-from mpsguard.guard.broker.arrivals import Arrivals
+from mpsguard.guard.broker.arrivals import Arrival
 from mpsguard.guard.broker.class_admission import ClassAdmission
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.connection_table import ConnectionTable
@@ -19,6 +17,7 @@ from mpsguard.guard.broker.handshake import Introduction, RefusedError, introduc
 from mpsguard.guard.broker.lane_handover import ArrivedClient, LaneHandover
 from mpsguard.guard.broker.lane_router import LaneRouter
 from mpsguard.guard.broker.parking import Parking
+from mpsguard.guard.broker.reception import Reception
 from mpsguard.guard.broker.ui_sessions import UiSessions
 from mpsguard.guard.config import Policy
 from mpsguard.guard.control_api.event_stream import EventStream
@@ -27,7 +26,6 @@ from mpsguard.guard.lanes.mps_protocol import PeerKind
 from mpsguard.guard.metrics.registry import Metrics, RefusalReason
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.identity import Credentials, UserKey, is_root
-from mpsguard.linux.processes import peer_user
 from mpsguard.linux.processes.process import ProcessHandle, open_pidfd
 from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
@@ -35,45 +33,15 @@ from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.linux.tasks import report_defect
 from mpsguard.linux.user_budget import UserBudget
 
-_ACCEPT_BATCH: Final = 512
-"""Connections accepted in one turn of the event loop, some 5 ms: connections in service need turns of their own. The
-kernel's backlog is one queue for all users, so that a flood in it holds up the others."""
-
-_WAITING_OF_A_USER: Final = 1024
-"""Connections of one user that are accepted and not served yet; each costs a descriptor."""
-
-_WAITING: Final = 16384
-"""Of all users together: a quarter of the descriptors that the unit allows (LimitNOFILE=)."""
-
 MAX_CLIENTS_OF_A_USER: Final = 512
 """Clients of a user other than root: eight GPUs have 480 MPS clients at most. Each costs some three descriptors, and
 0.02 % of a core."""
-
-_DROPPED_OF_A_USER: Final = 64
-"""Connections of one user that have ended before they were served, dropped in one turn: some 9 us each, where serving
-one takes 150 us."""
-
-_BLOCKED_PAUSE: Final = 0.02
-"""Seconds until the next attempt when no user may have one more peer served."""
-
-_OUT_OF_DESCRIPTORS_PAUSE: Final = 0.1
-"""Seconds without accepting after the kernel had no descriptor left; peers wait in the backlog meanwhile."""
 
 _PUBLISHED_REFUSALS: Final = (20, 1.0)
 """Refusals of one user published as events: so many at once, and again in so many seconds. All are counted."""
 
 _DRAIN: Final = 3.0
 """Seconds that an orderly stop leaves to handshakes in progress, of the five in which the guard ends."""
-
-
-class _Arrival(msgspec.Struct, frozen=True, gc=False):
-    """An accepted peer that is not served yet: a user's flood costs accepting and nothing more."""
-
-    fd: int
-    """Of the connection: whatever takes the arrival out of its queue closes it or serves it."""
-    peer: Credentials
-    user: UserKey
-    privileged: bool
 
 
 class Broker:
@@ -114,18 +82,20 @@ class Broker:
         self._events = events
         self._unwatchable = unwatchable
         self._connections = ConnectionTable(policy.max_connections)
-        self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER, _WAITING)
-        self._turns: asyncio.Handle | None = None
-        """The next turn of the waiting arrivals, if there are any."""
-        self._paused = False
-        """Whether that turn comes after a pause, as no user with waiting arrivals may have one more peer."""
         self._readiness = UserTurns()
         self._closer = ForeignFdCloser()
+        self._reception = Reception(
+            name,
+            self._connections,
+            self._closer,
+            admit=self._admit,
+            refuse=self._refuse,
+            metrics=metrics,
+            events=events,
+        )
         self._refusals: UserBudget[int] = UserBudget(*_PUBLISHED_REFUSALS)
         self.parking = Parking(name, policy, metrics=metrics, events=events)
         self.ui_sessions = UiSessions(name, policy, lanes, router, events=events)
-        self._listening: dict[socket.socket, bool] = {}
-        """Whether each is the privileged one."""
         self.impersonates = seqpacket.may_impersonate()
         """Whether the guard sends with the peers' credentials; without the privileges, it sends with its own."""
         self._handover = LaneHandover(
@@ -158,98 +128,17 @@ class Broker:
 
         Peers that wait at one that is no longer among them are served.
         """
-        wanted = {sock: name == "control_privileged" for name, sock in listeners}
-        for sock in self._listening.keys() - wanted.keys():
-            self._accept(sock, self._listening[sock])
-            asyncio.get_running_loop().remove_reader(sock.fileno())
-        for sock in wanted.keys() - self._listening.keys():
-            asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, wanted[sock])
-        self._listening = wanted
+        self._reception.listen({sock: name == "control_privileged" for name, sock in listeners})
 
     async def close(self) -> None:
         """Stop accepting, give handshakes in progress a few seconds to finish, and end the rest."""
-        for sock in self._listening:
-            asyncio.get_running_loop().remove_reader(sock.fileno())
-        self._listening.clear()
-        if self._turns is not None:
-            self._turns.cancel()
-        self._drop(self._arrivals.clear())
+        self._reception.close()
         try:
             await self._connections.close(_DRAIN)
         finally:
             self._handover.close()
 
-    def _accept(self, listener: socket.socket, privileged: bool) -> None:
-        loop = asyncio.get_running_loop()
-        displaced: dict[int, list[_Arrival]] = {}
-        for _ in range(_ACCEPT_BATCH):
-            try:
-                fd = accepting.accept(listener)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                self._events.publish("accept_failed", self._name, detail=str(error))
-                loop.remove_reader(listener.fileno())
-                loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
-                break
-            try:
-                peer = peer_user.peer_of_accepted(fd)
-            except BaseException:
-                os.close(fd)
-                raise
-            user = peer.user
-            oldest = self._arrivals.add(user, _Arrival(fd, peer, user, privileged))
-            if oldest is not None:
-                displaced.setdefault(oldest.user, []).append(oldest)
-        for of_user in displaced.values():
-            count = len(of_user)
-            told = f"{count} of too many connections of this user that wait"
-            self._refuse("evicted", of_user[0].peer, told, count)
-            self._drop(of_user)
-        if self._turns is None or self._paused:
-            # Those that wait may not come yet; one that has just come may be another user's.
-            self._turn()
-
-    def _accept_again(self, listener: socket.socket, privileged: bool) -> None:
-        if listener in self._listening:
-            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener, privileged)
-
-    def _turn(self) -> None:
-        """Serve one more peer of each user that may have one."""
-        if self._turns is not None:
-            self._turns.cancel()
-        gone = self._arrivals.drop(lambda arrival: accepting.has_left(arrival.fd), _DROPPED_OF_A_USER)
-        if gone:
-            self._metrics.connections.labels(self._name).inc(len(gone))
-            self._metrics.refused.labels(self._name, "hung_up").inc(len(gone))
-            self._drop(gone)
-        arrivals = self._arrivals.turn(self._connections.may_come)
-        for arrival in arrivals:
-            self._admit(arrival)
-        loop = asyncio.get_running_loop()
-        self._paused = False
-        if not len(self._arrivals):
-            self._turns = None
-        elif arrivals or gone:
-            self._turns = loop.call_soon(self._turn)
-        else:
-            self._paused = True
-            self._turns = loop.call_later(_BLOCKED_PAUSE, self._turn)
-
-    def _drop(self, arrivals: Sequence[_Arrival]) -> None:
-        """Close arrivals that are not served, each user's together: a flood may bring hundreds in a turn."""
-        by_user: dict[int, list[_Arrival]] = {}
-        for arrival in arrivals:
-            # Not to be asked of the listener: a peer that connected before it was set up may have sent descriptors.
-            if accepting.takes_descriptors(arrival.fd):
-                by_user.setdefault(arrival.user, []).append(arrival)
-            else:
-                accepting.close(arrival.fd)
-        for user, of_user in by_user.items():
-            closing = self._connections.closing(user, len(of_user))
-            self._closer.close(user, tuple(arrival.fd for arrival in of_user), closing.give_back)
-
-    def _admit(self, arrival: _Arrival) -> None:
+    def _admit(self, arrival: Arrival) -> None:
         peer = arrival.peer
         self._metrics.connections.labels(self._name).inc()
         closing = ExitStack()

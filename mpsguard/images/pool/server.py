@@ -18,6 +18,7 @@ from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.files.file_lock import FileLock, LockHeldError
 from mpsguard.linux.sockets import accepting, seqpacket
+from mpsguard.linux.sockets.accepting import Acceptor
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.tasks import Owner
 
@@ -38,6 +39,7 @@ class PoolServer:
         self._looks = StoreThreads("look")
         self._lock: FileLock | None = None
         self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._tasks = Owner()
         self._closer = ForeignFdCloser()
         self._numbers = count()
@@ -57,6 +59,7 @@ class PoolServer:
             raise PoolError(f"{path}: process {error.pid} has a pool there") from None
         except OSError as error:
             raise PoolError(f"{path}: {error.strerror or error}") from None
+        self._acceptor = Acceptor(self._listener)
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     async def close(self) -> None:
@@ -72,11 +75,11 @@ class PoolServer:
             self._lock = None
 
     def _accept(self) -> None:
-        if self._listener is None:
+        if self._listener is None or self._acceptor is None:
             return
         for _ in range(_ACCEPT_BATCH):
             try:
-                connection = accepting.accept(self._listener)
+                connection, peer = self._acceptor.accept()
             except BlockingIOError:
                 return
             except OSError:
@@ -85,7 +88,7 @@ class PoolServer:
                 loop.call_later(_PAUSE, self._accept_again)
                 return
             # The directory's mode keeps other users away; this holds as well if somewhat wider modes are set later.
-            if accepting.peer(connection).uid != os.geteuid() or len(self._tasks) >= _MOST:
+            if peer.uid != os.geteuid() or len(self._tasks) >= _MOST:
                 accepting.close(connection)
                 continue
             self._tasks.spawn(self._converse(accepting.as_socket(connection)))

@@ -78,9 +78,6 @@ def peer_of(sock: socket.socket) -> Credentials:
 
 def peer_of_accepted(fd: int) -> Credentials:
     """See `peer_of`; ``fd`` of a connection that stays the caller's."""
-    peer = accepting.peer(fd)
-    if peer.uid != ROOT:
-        return peer
     sock = accepting.as_socket(fd)
     try:
         return peer_of(sock)

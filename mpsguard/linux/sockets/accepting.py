@@ -7,9 +7,12 @@ They take descriptors. A socket object costs as much as accepting the connection
 """
 
 import ctypes
+import errno
+import math
 import os
 import select
 import socket
+import time
 from typing import Final
 
 from mpsguard.linux.identity import Credentials
@@ -34,20 +37,55 @@ _libc.accept4.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes
 _libc.close.argtypes = (ctypes.c_int,)
 _libc.getsockopt.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _libc.poll.argtypes = (ctypes.POINTER(_PollFd), ctypes.c_ulong, ctypes.c_int)
+_accept4: Final = _libc.accept4
+_close: Final = _libc.close
+_getsockopt: Final = _libc.getsockopt
+
+_FLAGS: Final = int(socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+_SETTLING: Final = 1.0
+"""Seconds after which a connect(2) that had copied the listener's options before they were set is in its queue: it
+holds a spin lock in between."""
 
 
-def accept(listener: socket.socket) -> int:
-    """Accept a connection at a non-blocking listener; it does not block either, and belongs to the caller.
+class Acceptor:
+    """Accepts the connections of one listener, on one thread; the listener stays its owner's.
 
-    Raises:
-        BlockingIOError: none waits.
-        OSError: as accept4(2), such as for want of descriptors.
+    The kernel's answers come into memory that is made once: a flood pays for each object.
     """
-    fd = _libc.accept4(listener.fileno(), None, None, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    if fd < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return int(fd)
+
+    def __init__(self, listener: socket.socket) -> None:
+        """``listener``: a non-blocking one."""
+        self._listener = listener
+        self._told = _Ucred()
+        self._told_to = ctypes.byref(self._told)
+        self._length_to = ctypes.byref(ctypes.c_uint(ctypes.sizeof(_Ucred)))
+        self._settled = time.monotonic() + _SETTLING if not takes_descriptors(listener.fileno()) else math.inf
+        self.are_sealed = False
+        """Whether none of the peers accepted from now on can have sent descriptors: the listener let none come, and
+        all that had connected before have been accepted."""
+
+    def accept(self) -> tuple[int, Credentials]:
+        """Accept a connection without blocking; it does not block either, and belongs to the caller.
+
+        Returns:
+            Its descriptor; and the process that made it, with the user that it had then.
+
+        Raises:
+            BlockingIOError: none waits.
+            OSError: as accept4(2), such as for want of descriptors.
+        """
+        fd = _accept4(self._listener.fileno(), None, None, _FLAGS)
+        if fd < 0:
+            number = ctypes.get_errno()
+            if number == errno.EAGAIN and not self.are_sealed:
+                self.are_sealed = time.monotonic() > self._settled
+            raise OSError(number, os.strerror(number))
+        if _getsockopt(fd, socket.SOL_SOCKET, socket.SO_PEERCRED, self._told_to, self._length_to) < 0:
+            number = ctypes.get_errno()
+            os.close(fd)
+            raise OSError(number, os.strerror(number))
+        told = self._told
+        return fd, Credentials(told.pid, told.uid, told.gid)
 
 
 def as_socket(fd: int) -> socket.socket:
@@ -55,21 +93,11 @@ def as_socket(fd: int) -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK, 0, fd)
 
 
-def peer(fd: int) -> Credentials:
-    """See `seqpacket.peer`."""
-    told = _Ucred()
-    _getsockopt(fd, socket.SO_PEERCRED, told)
-    return Credentials(told.pid, told.uid, told.gid)
-
-
 def takes_descriptors(fd: int) -> bool:
     """Return whether the peer may have sent descriptors: to be asked before `seqpacket.let_descriptors_come`."""
-    told = ctypes.c_int()
-    try:
-        _getsockopt(fd, SO_PASSRIGHTS, told)
-    except OSError:
-        return True
-    return bool(told.value)
+    told, length = ctypes.c_int(), ctypes.c_uint(ctypes.sizeof(ctypes.c_int))
+    failed = _getsockopt(fd, socket.SOL_SOCKET, SO_PASSRIGHTS, ctypes.byref(told), ctypes.byref(length))
+    return bool(failed or told.value)
 
 
 def has_left(fd: int) -> bool:
@@ -84,11 +112,4 @@ def close(fd: int) -> None:
     Nothing is done with -1, which a socket's ``detach`` returns if it was closed before.
     """
     if fd >= 0:
-        _libc.close(fd)
-
-
-def _getsockopt(fd: int, option: int, told: _Ucred | ctypes.c_int) -> None:
-    length = ctypes.c_uint(ctypes.sizeof(told))
-    if _libc.getsockopt(fd, socket.SOL_SOCKET, option, ctypes.byref(told), ctypes.byref(length)) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        _close(fd)

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import socket
+import time
 
 import pytest
 
 from mpsguard.linux.sockets import accepting, seqpacket
+from mpsguard.linux.sockets.accepting import Acceptor
 from mpsguard.linux.sockets.user_turns import QUOTA, UserTurns
 from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import PATIENCE
@@ -95,21 +97,52 @@ def test_nothing_is_open_for_a_user_without_sockets() -> None:
     asyncio.run(run())
 
 
+def listening(*, sealed: bool) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    seqpacket.let_descriptors_come(listener, allowed=not sealed)
+    listener.bind(b"")
+    listener.listen()
+    listener.setblocking(False)
+    return listener
+
+
 def test_a_connection_is_accepted_as_by_the_socket_module() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(b"")
-        listener.listen()
-        listener.setblocking(False)
+    with listening(sealed=False) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        acceptor = Acceptor(listener)
         with pytest.raises(BlockingIOError):
-            accepting.accept(listener)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-            peer.connect(listener.getsockname())
-            with accepting.as_socket(accepting.accept(listener)) as accepted:
-                assert not os.get_blocking(accepted.fileno())
-                assert not accepted.get_inheritable()
-                assert accepting.peer(accepted.fileno()) == seqpacket.peer(accepted)
-                peer.send(b"word")
-                assert accepted.recv(16) == b"word"
+            acceptor.accept()
+        peer.connect(listener.getsockname())
+        fd, process = acceptor.accept()
+        with accepting.as_socket(fd) as accepted:
+            assert not os.get_blocking(accepted.fileno())
+            assert not accepted.get_inheritable()
+            assert process == seqpacket.peer(accepted)
+            peer.send(b"word")
+            assert accepted.recv(16) == b"word"
+        listener.close()
+        with pytest.raises(OSError, match=r"\[Errno 9\]"):
+            acceptor.accept()
+
+
+@pytest.mark.parametrize(
+    ("sealed", "since", "expected"),
+    [(True, 2.0, True), (True, 0.5, False), (False, 2.0, False)],
+    ids=["settled", "just set up", "descriptors come"],
+)
+def test_peers_are_sealed_once_none_waits_at_a_listener_that_lets_no_descriptors_come(
+    monkeypatch: pytest.MonkeyPatch, sealed: bool, since: float, expected: bool
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with listening(sealed=sealed) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.connect(listener.getsockname())
+        acceptor = Acceptor(listener)
+        now += since
+        os.close(acceptor.accept()[0])
+        assert not acceptor.are_sealed, "this one may have connected before the listener was set up"
+        with pytest.raises(BlockingIOError):
+            acceptor.accept()
+        assert acceptor.are_sealed == (expected and seqpacket.kernel_refuses_descriptors())
 
 
 def test_a_connection_says_whether_its_peer_has_left_and_takes_nothing_of_what_it_sent() -> None:

@@ -144,6 +144,17 @@ def test_when_all_lines_are_full_the_longest_is_cut() -> None:
     assert len(arrivals) == 0
 
 
+def test_of_users_that_have_more_than_a_few_arrivals_the_first_are_surplus() -> None:
+    arrivals: Arrivals[str] = Arrivals(10, 100)
+    for uid, names in ((1, "abcde"), (2, "vwxyz"), (3, "n")):
+        for name in names:
+            arrivals.add(uid, name)
+    assert arrivals.surplus(2, 2) == ["a", "b", "v", "w"]
+    assert arrivals.surplus(2, 2) == ["c", "x"]
+    assert arrivals.surplus(2, 2) == []
+    assert arrivals.clear() == ["d", "e", "y", "z", "n"]
+
+
 def test_arrivals_that_have_left_are_dropped_from_the_head_of_each_queue() -> None:
     arrivals: Arrivals[str] = Arrivals(10, 100)
     for uid, names in ((1, ("gone", "gone", "here", "gone")), (2, ("gone",)), (3, ("here",))):
