@@ -16,7 +16,7 @@ import stat
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -63,6 +63,11 @@ one, asks its server (d_weak_revalidate, fs/namei.c), and there may be none. Wha
 
 _MAX_MOUNTS: Final = 1 << 20
 """Bytes of /proc/PID/mountinfo: some 8,000 mounts. A user namespace may have 100,000 (fs.mount-max)."""
+
+
+_MAX_COMPARED: Final = 1 << 26
+"""Characters of paths that are looked for among the mount points in one look: some 50 ms. All of what is looked at may
+lie 2,000 directories deep."""
 
 
 class Copies(NamedTuple):
@@ -157,7 +162,7 @@ def same_file(one: int, other: int) -> bool:
     return _checked(_libc.syscall(number, os.getpid(), os.getpid(), _KCMP_FILE, one, other)) == 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Mounts:
     """A process' mounts by their points, and whether looking a file up there may wait.
 
@@ -167,6 +172,8 @@ class _Mounts:
 
     remote: Mapping[str, bool]
     """Empty if looking up waits on none of them, as on most machines."""
+    left: int = field(default_factory=lambda: _MAX_COMPARED)
+    """Characters that may still be looked for."""
 
     @classmethod
     def of(cls, pid: int) -> Self:
@@ -190,10 +197,13 @@ class _Mounts:
         return cls(remote if any(remote.values()) else {})
 
     def is_remote(self, text: str) -> bool:
-        """Whether a file with that path is on a mount where looking it up may wait."""
+        """Whether a file with that path is on a mount where looking it up may wait; OSError if that takes too long."""
         if not self.remote:
             return False
         while text not in self.remote and text not in ("", "/"):
+            self.left -= len(text)
+            if self.left < 0:
+                raise OSError(errno.E2BIG, "its files lie too deep")
             text = text.rpartition("/")[0] or "/"
         return self.remote.get(text, False)
 

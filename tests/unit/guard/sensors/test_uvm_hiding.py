@@ -90,6 +90,28 @@ def test_the_device_is_found_below_a_root_of_the_process_own(tmp_path: Path) -> 
     scenario(body)
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="only root mounts, and FUSE is needed")
+def test_files_in_deep_directories_take_no_longer_than_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While something is mounted on which a look may wait, each path is looked for among the mount points."""
+    deep = tmp_path.joinpath("deep", *"d" * 500)
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    (tmp_path / "mount").mkdir()
+    monkeypatch.setattr(foreign_fd, "_MAX_COMPARED", 1_000_000)
+
+    async def body(bench: Bench) -> None:
+        with StalledFiles(tmp_path / "mount"):
+            few, many = (
+                bench.process(f"more = [os.open({str(deep / 'file')!r}, 0) for _ in range({count})]", OPEN_SPACE)
+                for count in (2, 20)
+            )
+            assert await bench.unwatchable(few.handle) == ""
+            assert "too deep" in await bench.unwatchable(many.handle)
+            assert bench.attached() == [few.key]
+
+    scenario(body)
+
+
 def test_a_verdict_is_of_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_fd, "MAX_LOOKED_AT", 3)
     monkeypatch.setattr(uvm_client, "LOOKS", ())
