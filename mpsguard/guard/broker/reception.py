@@ -103,6 +103,7 @@ class Reception:
         for sock in self._listening.keys() - wanted.keys():
             self._accept(self._listening.pop(sock))
             asyncio.get_running_loop().remove_reader(sock.fileno())
+            self._is_behind = False
         for sock in wanted.keys() - self._listening.keys():
             self._listening[sock] = listener = _Listener(sock, Acceptor(sock), wanted[sock])
             asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, listener)

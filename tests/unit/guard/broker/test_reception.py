@@ -14,17 +14,11 @@ from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.metrics.registry import Metrics
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.identity import Credentials
-from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets import accepting, seqpacket
 from tests.harness.waiting import until
 
-KEPT = 10
+KEPT = 5
 COMING = 18
-
-
-def test_arrivals_are_dropped_once_none_waits_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "_ACCEPT_BATCH", 4)
-    monkeypatch.setattr(reception, "_WAITING_OF_A_USER", KEPT)
-    asyncio.run(crowd())
 
 
 class FullTable(ConnectionTable):
@@ -34,28 +28,28 @@ class FullTable(ConnectionTable):
         return user < 0
 
 
-async def crowd() -> None:
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        seqpacket.let_descriptors_come(listener, allowed=False)
-        listener.bind(b"")
-        listener.listen(COMING)
-        listener.setblocking(False)
-        waiting = select.poll()
-        waiting.register(listener, select.POLLIN)
-        refused = list[int]()
+class Room:
+    """A reception that may serve no peer, and a crowd that has come to its listener."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        seqpacket.let_descriptors_come(self.listener, allowed=False)
+        self.listener.bind(b"")
+        self.listener.listen(COMING)
+        self.listener.setblocking(False)
+        self._waiting = select.poll()
+        self._waiting.register(self.listener, select.POLLIN)
+        self.refused: list[bool] = []
+        """Of each that was refused, whether others waited in the kernel meanwhile."""
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
+        self.peers = [stack.enter_context(socket.socket(socket.AF_UNIX, kind)) for _ in range(COMING)]
+        for peer in self.peers:
+            peer.connect(self.listener.getsockname())
 
         def refuse(reason: str, peer: Credentials, detail: str, count: int = 1) -> None:
-            assert not waiting.poll(0), "others wait in the kernel meanwhile"
-            refused.append(count)
+            self.refused += [bool(self._waiting.poll(0))] * count
 
-        peers = [
-            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK))
-            for _ in range(COMING)
-        ]
-        for peer in peers:
-            peer.connect(listener.getsockname())
-        room = Reception(
+        self.reception = Reception(
             "gpu",
             FullTable(COMING),
             ForeignFdCloser(),
@@ -64,11 +58,41 @@ async def crowd() -> None:
             metrics=Metrics(),
             events=EventStream(),
         )
-        room.listen({listener: False})
-        await until(lambda: sum(refused) == COMING - KEPT)
-        await until(lambda: [peer.recv(1) for peer in peers[: COMING - KEPT]] == [b""] * (COMING - KEPT))
-        for peer in peers[COMING - KEPT :]:
-            with pytest.raises(BlockingIOError):
-                peer.recv(1)
-        room.close()
-        await until(lambda: [peer.recv(1) for peer in peers] == [b""] * COMING)
+
+    def closed(self) -> list[bool]:
+        """Of each peer, whether its connection was closed."""
+        return [accepting.has_left(peer.fileno()) for peer in self.peers]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception, "_ACCEPT_BATCH", 4)
+    monkeypatch.setattr(reception, "_WAITING_OF_A_USER", KEPT)
+
+
+def test_arrivals_are_dropped_once_none_waits_to_be_accepted() -> None:
+    async def crowd() -> None:
+        with ExitStack() as stack:
+            room = Room(stack)
+            room.reception.listen({room.listener: False})
+            await until(lambda: len(room.refused) == COMING - KEPT)
+            assert not any(room.refused)
+            assert room.closed() == [True] * (COMING - KEPT) + [False] * KEPT
+            room.reception.close()
+            assert all(room.closed())
+
+    asyncio.run(crowd())
+
+
+def test_what_a_listener_had_that_is_listened_to_no_more_delays_nothing() -> None:
+    async def crowd() -> None:
+        with ExitStack() as stack:
+            room = Room(stack)
+            for _ in range(2):
+                room.reception.listen({room.listener: False})
+                room.reception.listen({})
+            await until(lambda: len(room.refused) == 8 - KEPT)
+            assert all(room.refused)
+            room.reception.close()
+
+    asyncio.run(crowd())
