@@ -22,7 +22,6 @@ from tests.bench.second_driver.second import Mode, Takeover
 FAULTS: Final = ("trap", "misaligned", "shared")
 ROUNDS: Final = 5
 QUICK_FAULTS: Final = ("misaligned", "trap")
-SPARE: Final = 8192
 TRIES: Final = 3
 """Of a fault that does not strike: Xid 13 for a misaligned address, no Xid 43, and the kernel went on (580.159.04)."""
 STEPS: Final = 600
@@ -141,7 +140,7 @@ class Study:
         def start(role: str, mode: Mode, *more: str) -> Client:
             report = self._report(number, role)
             report.unlink(missing_ok=True)  # of an earlier try
-            variables = {**self.preload, **second.variables(mode, None, report, SPARE)}
+            variables = {**self.preload, **second.variables(mode, None, report, second.SPARE)}
             return clients.start([*self.command, *more], guard.pipe_directory, f"{role}, {mode}", variables)
 
         beside = clients.start(self.command, guard.pipe_directory / "standby", "the other lane's")

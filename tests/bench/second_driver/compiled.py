@@ -36,7 +36,6 @@ QUICK_KINDS: Final = ("inference", "graphed", "compiled", "overhead", "ordered")
 QUICK_MODES: Final = {State.IDLE: (Mode.COLD,), State.BUSY: (Mode.HOT,)}
 _ATTEMPTS: Final = 3
 """Of a fault that ends no lane there is another one: the driver outlives some."""
-SPARE: Final = 8192
 _SAVED: Final = 0.5
 _COMMITTED: Final = 10.0
 _OVER: Final = 0.5
@@ -177,7 +176,7 @@ class Study:
                 report = self.bench.root / f"{self.subject.name}-{number}-{state}-{index}-{mode}.jsonl"
                 ours = {}
                 if mode is not None:
-                    ours = {**self.preload, **second.variables(mode, beside, report, SPARE)}
+                    ours = {**self.preload, **second.variables(mode, beside, report, second.SPARE)}
                 label = f"{program.name}, {mode or 'stock'}, {state}"
                 client = clients.start(program.command, lane.pipe_directory, label, {**self.variables, **ours})
                 running.append(_Running(program, mode, client, report))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.bench.core.bench import Bench, Measurement
 from tests.bench.core.finding import Finding
@@ -29,6 +29,20 @@ TRAINING: Final = Loops(
 )
 
 
+class Way(NamedTuple):
+    """In which a program has a second driver."""
+
+    name: str
+    mode: Mode
+    spare: int | None = None
+
+
+WAYS: Final = (
+    *(Way(f"with a {mode} second driver", mode) for mode in Mode),
+    Way("with a hot second driver and epochs", Mode.HOT, second.SPARE),
+)
+
+
 @dataclass
 class Study:
     """As clients of one stock daemon; the second context of hot programs is on another one."""
@@ -38,8 +52,8 @@ class Study:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def make(self) -> None:
-        """All loops in each mode; with --quick only hot, which does all that cold does."""
-        modes = [Mode.HOT] if self.bench.quick else list(Mode)
+        """All loops in each way; with --quick only hot ones, which do all that cold does."""
+        ways = [way for way in WAYS if way.mode is Mode.HOT] if self.bench.quick else WAYS
         alone = preloaded.variables(self.bench)
         with self.bench.stock() as lane, self.bench.stock() as beside:
             self.bench.warm_up(lane)
@@ -48,10 +62,10 @@ class Study:
                 if program.needs_torch and (missing := preloaded.no_torch(self.bench)):
                     self.skipped |= dict.fromkeys(program.names, missing)
                     continue
-                for mode in modes:
-                    arms = Arms(f"with a {mode} second driver", "the preload alone")
-                    self.rates.append(Rates(program, self.bench, arms))
-                    self.rates[-1].measure(lane, {**alone, **second.variables(mode, beside)}, alone)
+                for way in ways:
+                    self.rates.append(Rates(program, self.bench, Arms(way.name, "the preload alone")))
+                    ours = second.variables(way.mode, beside, spare=way.spare)
+                    self.rates[-1].measure(lane, {**alone, **ours}, alone)
 
     def rows(self) -> Iterator[Finding]:
         """What there is."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -53,6 +54,10 @@ class Takeover(msgspec.Struct, frozen=True):
         names = ("quiet", "alone", "context", "memory", "objects", "replay")
         long = [f"{name} {getattr(self, name):.0f}" for name in names if getattr(self, name) >= 1]
         return f" ({', '.join(long)})" if long else ""
+
+
+SPARE: Final = 8192
+"""MiB for epochs: a few times what a program of these suites has."""
 
 
 def variables(
