@@ -12,27 +12,27 @@ from mpsguard.guard.broker.connection_table import ConnectionTable
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.metrics.registry import Metrics, RefusalReason
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
-from mpsguard.linux.identity import ROOT, Credentials
+from mpsguard.linux.identity import Credentials
 from mpsguard.linux.processes import peer_user
 from mpsguard.linux.sockets import accepting
 from mpsguard.linux.sockets.accepting import Acceptor
 
 _ACCEPT_BATCH: Final = 512
-"""Connections accepted in one turn of the event loop, some 5 ms: connections in service need turns of their own. The
-kernel's backlog is one queue for all users, so that a flood in it holds up the others."""
+"""Connections accepted in one turn of the event loop, some 8 ms in a flood: connections in service need turns of their
+own. The kernel's backlog is one queue for all users, so that a flood in it holds up the others."""
 
 _WAITING_OF_A_USER: Final = 1024
 """Connections of one user that are accepted and not served yet; each costs a descriptor."""
 
 _MOST_OF_A_USER: Final = 2 * _WAITING_OF_A_USER
-"""The same while others wait to be accepted: closing takes a third of the time that accepting and closing take."""
+"""The same while others wait to be accepted: closing takes a fifth of the time that accepting and closing take."""
 
 _WAITING: Final = 16384
 """Of all users together: a quarter of the descriptors that the unit allows (LimitNOFILE=)."""
 
 _DROPPED_OF_A_USER: Final = 64
-"""Connections of one user that have ended before they were served, dropped in one turn: some 9 us each, where serving
-one takes 150 us."""
+"""Connections of one user that have ended before they were served, and those that are too many, dropped in one turn:
+some 9 us each, where serving one takes 150 us."""
 
 _BLOCKED_PAUSE: Final = 0.02
 """Seconds until the next attempt when no user may have one more peer served."""
@@ -44,7 +44,6 @@ _OUT_OF_DESCRIPTORS_PAUSE: Final = 0.1
 class _Listener(NamedTuple):
     """A public socket on which connections are accepted."""
 
-    sock: socket.socket
     acceptor: Acceptor
     is_privileged: bool
 
@@ -105,7 +104,7 @@ class Reception:
             asyncio.get_running_loop().remove_reader(sock.fileno())
             self._is_behind = False
         for sock in wanted.keys() - self._listening.keys():
-            self._listening[sock] = listener = _Listener(sock, Acceptor(sock), wanted[sock])
+            self._listening[sock] = listener = _Listener(Acceptor(sock), wanted[sock])
             asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, listener)
 
     def close(self) -> None:
@@ -119,39 +118,40 @@ class Reception:
 
     def _accept(self, listener: _Listener) -> None:
         displaced: list[Arrival] = []
-        self._is_behind = True
+        self._is_behind = False
         for _ in range(_ACCEPT_BATCH):
             try:
                 fd, peer = listener.acceptor.accept()
             except BlockingIOError:
-                self._is_behind = False
                 break
             except OSError as error:
-                self._is_behind = False
                 self._events.publish("accept_failed", self._name, detail=str(error))
                 loop = asyncio.get_running_loop()
-                loop.remove_reader(listener.sock.fileno())
+                loop.remove_reader(listener.acceptor.listener.fileno())
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener)
                 break
-            if peer.uid == ROOT:
-                try:
-                    peer = peer_user.peer_of_accepted(fd)
-                except BaseException:
-                    os.close(fd)
-                    raise
+            try:
+                peer = peer_user.peer_of_accepted(fd, peer)
+            except BaseException:
+                os.close(fd)
+                raise
             user = peer.user
             arrival = Arrival(fd, peer, user, listener.is_privileged, listener.acceptor.are_sealed)
             oldest = self._arrivals.add(user, arrival)
             if oldest is not None:
                 displaced.append(oldest)
-        self._displace(displaced)
+        else:
+            self._is_behind = True
+        if displaced:
+            self._displace(displaced)
         if self._turns is None or self._paused:
             # Those that wait may not come yet; one that has just come may be another user's.
             self._turn()
 
     def _accept_again(self, listener: _Listener) -> None:
-        if self._listening.get(listener.sock) is listener:
-            asyncio.get_running_loop().add_reader(listener.sock.fileno(), self._accept, listener)
+        sock = listener.acceptor.listener
+        if self._listening.get(sock) is listener:
+            asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, listener)
 
     def _turn(self) -> None:
         """Serve one more peer of each user that may have one."""
@@ -175,11 +175,13 @@ class Reception:
     def _drop_some(self) -> bool:
         """Close some of the arrivals that will not be served, if there are any; return whether there were."""
         gone = self._arrivals.drop(lambda arrival: accepting.has_left(arrival.fd), _DROPPED_OF_A_USER)
-        self._metrics.connections.labels(self._name).inc(len(gone))
-        self._metrics.refused.labels(self._name, "hung_up").inc(len(gone))
-        self._drop(gone)
+        if gone:
+            self._metrics.connections.labels(self._name).inc(len(gone))
+            self._metrics.refused.labels(self._name, "hung_up").inc(len(gone))
+            self._drop(gone)
         surplus = self._arrivals.surplus(_WAITING_OF_A_USER, _DROPPED_OF_A_USER)
-        self._displace(surplus)
+        if surplus:
+            self._displace(surplus)
         return bool(gone or surplus)
 
     def _displace(self, arrivals: Sequence[Arrival]) -> None:

@@ -38,7 +38,6 @@ class PoolServer:
         self._workers = workers
         self._looks = StoreThreads("look")
         self._lock: FileLock | None = None
-        self._listener: socket.socket | None = None
         self._acceptor: Acceptor | None = None
         self._tasks = Owner()
         self._closer = ForeignFdCloser()
@@ -54,20 +53,19 @@ class PoolServer:
         try:
             with Directory.open(path.parent) as directory:
                 self._lock = FileLock.take(directory, f"{path.name}.lock")
-                self._listener = _listen(directory, path.name)
+                self._acceptor = Acceptor(_listen(directory, path.name))
         except LockHeldError as error:
             raise PoolError(f"{path}: process {error.pid} has a pool there") from None
         except OSError as error:
             raise PoolError(f"{path}: {error.strerror or error}") from None
-        self._acceptor = Acceptor(self._listener)
-        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+        asyncio.get_running_loop().add_reader(self._acceptor.listener.fileno(), self._accept)
 
     async def close(self) -> None:
         """End all connections, and let go of the socket."""
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._acceptor is not None:
+            asyncio.get_running_loop().remove_reader(self._acceptor.listener.fileno())
+            self._acceptor.listener.close()
+            self._acceptor = None
         await self._tasks.end()
         self._looks.close(0.0)
         if self._lock is not None:
@@ -75,7 +73,7 @@ class PoolServer:
             self._lock = None
 
     def _accept(self) -> None:
-        if self._listener is None or self._acceptor is None:
+        if self._acceptor is None:
             return
         for _ in range(_ACCEPT_BATCH):
             try:
@@ -84,7 +82,7 @@ class PoolServer:
                 return
             except OSError:
                 loop = asyncio.get_running_loop()
-                loop.remove_reader(self._listener.fileno())
+                loop.remove_reader(self._acceptor.listener.fileno())
                 loop.call_later(_PAUSE, self._accept_again)
                 return
             # The directory's mode keeps other users away; this holds as well if somewhat wider modes are set later.
@@ -94,8 +92,8 @@ class PoolServer:
             self._tasks.spawn(self._converse(accepting.as_socket(connection)))
 
     def _accept_again(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+        if self._acceptor is not None:
+            asyncio.get_running_loop().add_reader(self._acceptor.listener.fileno(), self._accept)
 
     async def _converse(self, connection: socket.socket) -> None:
         conversation = PoolConversation(PacketStream(connection), self._owner, self._looks, self._workers)
@@ -121,7 +119,7 @@ class PoolServer:
                 loop.call_soon_threadsafe(end)
 
         self._closer.close(number, fds, tell)
-        if self._listener is not None:
+        if self._acceptor is not None:
             await closed
 
 

@@ -63,8 +63,22 @@ def peer_of(sock: socket.socket) -> Credentials:
     the connection was made is that one's.
     """
     peer = seqpacket.peer(sock)
+    return peer if peer.uid != ROOT else _with_user(sock, peer)
+
+
+def peer_of_accepted(fd: int, peer: Credentials) -> Credentials:
+    """See `peer_of`; ``fd`` of a connection that stays the caller's, ``peer`` as its `Acceptor` has told it."""
     if peer.uid != ROOT:
         return peer
+    sock = accepting.as_socket(fd)
+    try:
+        return _with_user(sock, peer)
+    finally:
+        sock.detach()
+
+
+def _with_user(sock: socket.socket, peer: Credentials) -> Credentials:
+    """Return the process with uid 0 at the other end of a connection, with its user."""
     pidfd = seqpacket.peer_pidfd(sock)
     if pidfd is None and _has_peer_pidfd():
         return msgspec.structs.replace(peer, container_root=CONTAINER_ROOT)
@@ -74,15 +88,6 @@ def peer_of(sock: socket.socket) -> Credentials:
         if pidfd is not None:
             os.close(pidfd)
     return peer if user == ROOT else msgspec.structs.replace(peer, container_root=user)
-
-
-def peer_of_accepted(fd: int) -> Credentials:
-    """See `peer_of`; ``fd`` of a connection that stays the caller's."""
-    sock = accepting.as_socket(fd)
-    try:
-        return peer_of(sock)
-    finally:
-        sock.detach()
 
 
 def user_of(pid: int, uid: int, pidfd: int | None = None) -> UserKey:

@@ -55,7 +55,7 @@ class Acceptor:
 
     def __init__(self, listener: socket.socket) -> None:
         """``listener``: a non-blocking one."""
-        self._listener = listener
+        self.listener: Final = listener
         self._told = _Ucred()
         self._told_to = ctypes.byref(self._told)
         self._length_to = ctypes.byref(ctypes.c_uint(ctypes.sizeof(_Ucred)))
@@ -74,7 +74,7 @@ class Acceptor:
             BlockingIOError: none waits.
             OSError: as accept4(2), such as for want of descriptors.
         """
-        fd = _accept4(self._listener.fileno(), None, None, _FLAGS)
+        fd = _accept4(self.listener.fileno(), None, None, _FLAGS)
         if fd < 0:
             number = ctypes.get_errno()
             if number == errno.EAGAIN and not self.are_sealed:
