@@ -16,8 +16,8 @@
 #define PAGEABLE_MEMORY_ACCESS 88
 #define MIB ((uint64_t)1 << 20)
 #define DEFAULT_MS 100
-// Epochs take no more than a fiftieth of the time.
-#define SHARE 50
+// Epochs take no more of the time than that part of it.
+#define SHARE 200
 // So many times late, the program is stopped for one.
 #define LATE 5
 #define QUIET_MS 100

@@ -14,6 +14,7 @@
 #include "second/images.h"
 #include "second/lane.h"
 #include "second/log.h"
+#include "second/mappings.h"
 #include "second/memory.h"
 #include "second/move.h"
 #include "second/objects.h"
@@ -172,6 +173,27 @@ static void move_as_asked(const request *asked) {
     move_shut_down();
 }
 
+// What has been made ahead of what the program has.
+typedef struct {
+    const object *newest;
+    word mappings;
+    bool whole;
+} made_ahead;
+
+// Not while a takeover is under way: afterwards the second driver's objects are the program's own.
+static void make_ahead(made_ahead *so_far) {
+    takeover_lock();
+    if (room_is_prepared()) {
+        const object *const newest = objects_newest();
+        // Until memory is mapped, no graph can be made of it.
+        const word mappings = ahead_is_done() ? mappings_changes() : so_far->mappings;
+        if (!so_far->whole || newest != so_far->newest || mappings != so_far->mappings)
+            *so_far = (made_ahead){newest, mappings, rebuild_ahead()};
+        variables_ahead();
+    }
+    takeover_unlock();
+}
+
 static void *keep_ready(void *unused) {
     (void)unused;
     char directory[4096];
@@ -185,7 +207,7 @@ static void *keep_ready(void *unused) {
     uint32_t served = 0;
     uint64_t seen = 0;
     reason why;
-    const object *made = NULL;
+    made_ahead made = {0};
     while (!takeover_happened() && !takeover_was_refused()) {
         double more = 0;
         // At first, and after a move that failed.
@@ -199,7 +221,7 @@ static void *keep_ready(void *unused) {
         if (asked.number != 0 && asked.number != served) {
             move_as_asked(&asked);
             served = asked.number;
-            made = NULL;
+            made = (made_ahead){0};
             continue;
         }
         say_what_may_come();
@@ -224,19 +246,7 @@ static void *keep_ready(void *unused) {
             ahead_look();
             room_map_ahead(MOST_IN_A_LOOK);
         }
-        // Ahead of a takeover, as far as the program has come. Not while one is under way: afterwards the second driver's objects
-        // are the program's own.
-        if (total == seen) {
-            takeover_lock();
-            if (room_is_prepared()) {
-                if (made != objects_newest()) {
-                    made = objects_newest();
-                    rebuild_ahead();
-                }
-                variables_ahead();
-            }
-            takeover_unlock();
-        }
+        make_ahead(&made);
         seen = total;
         pause_ms(LOOK_MS);
         // What the program frees is not kept for so long.

@@ -512,6 +512,16 @@ static mg_result call_first(function_id id, const word *a) {
     }
 }
 
+// Ends a graph that was not used since the takeover. Its memory may be gone, and then it could not even be made.
+static bool ends_unmade(function_id id, const word *keys) {
+    const kind what = functions[id].kinds[0];
+    if (functions[id].role != ROLE_end || (what != KIND_GRAPH && what != KIND_EXEC)) return false;
+    const objects_mark mark = objects_mark_of(keys[0]);
+    if (mark.object == NULL || atomic_load_explicit(&mark.object->second[PLACE_LANE], memory_order_acquire) != 0) return false;
+    objects_forget(mark);
+    return true;
+}
+
 static mg_result call_second(function_id id, const word *keys) {
     word words[MOST_PARAMETERS];
     translate_room room;
@@ -523,6 +533,7 @@ static mg_result call_second(function_id id, const word *keys) {
     }
     takeover_enter();
     if (functions[id].role == ROLE_own) return own(copy, id, keys);
+    if (ends_unmade(id, keys)) return MG_SUCCESS;
     if (!translate_words(id, keys, words, &room)) return rebuild_error();
     const mg_result result = functions[id].role == ROLE_end ? end(copy, id, words, keys) : copies_call(copy, id, words, functions[id].count);
     if (result == MG_SUCCESS) translate_back(id, keys);

@@ -1174,6 +1174,70 @@ static void graph_used_after(void) {
     DO(cuGraphExecDestroy(instance));
 }
 
+static void copy_and_kernel(void) {
+    DO(cuMemcpyDtoDAsync_v2(buffer + 64, buffer, 16, stream));
+    one_kernel();
+}
+
+// What needs the driver's memory fails from now on in the second one, once.
+static void refuse_to_load(void) {
+    refuse("fail-load_function");
+    refuse("fail-cuGraphInstantiateWithFlags");
+}
+
+static void loaded_ahead(void) {
+    void *const instance = instance_of(copy_and_kernel);
+    set(1);
+    settle_ahead();
+    refuse_to_load();
+    fault_at_once();
+    DO(cuGraphLaunch(instance, stream));
+    launch(function("affine"), stream);
+    DO(cuStreamSynchronize(stream));
+    expect(13, "content");
+}
+
+// It is never still, and has its kernels late.
+static void loaded_ahead_while_busy(void) {
+    void *const affine = function("affine");
+    set(0);
+    settle();
+    void *const scale = function("scale"), *const instance = instance_of(copy_and_kernel);
+    for (int i = 0; i < 200; ++i) {
+        launch(affine, stream);
+        DO(cuStreamSynchronize(stream));
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    set(1);
+    refuse_to_load();
+    launch(affine, stream);
+    DO(cuGraphLaunch(instance, stream));
+    launch(scale, stream);
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    DO(cuMemcpyDtoDAsync_v2(buffer, buffer + 64, 16, stream));
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+}
+
+// Its memory is gone, and that at its address is another one's by the end.
+static void graph_of_freed_memory(void) {
+    address more;
+    const address own = buffer;
+    DO(cuMemAlloc_v2(&more, 3 << 20));
+    buffer = more;
+    void *const instance = instance_of(copy_and_kernel);
+    DO(cuMemFree_v2(more));
+    buffer = own;
+    set(1);
+    settle_ahead();
+    fault_at_once();
+    launch(function("affine"), stream);
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+    DO(cuGraphExecDestroy(instance));
+}
+
 // As PyTorch allocates in a capture: in relaxed mode, and from then on the graph computes there.
 static void two_buffers_more(void) {
     int mode = 2;
@@ -1722,7 +1786,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(constant_written_first), CASE(seen_by_another_stream), CASE(seen_by_a_copy), CASE(stream_of_ended_thread),
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
     CASE(memory_of_a_pool), CASE(ordered_memory), CASE(ordered_memory_in_flight), CASE(ordered_memory_in_a_capture), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
-    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(second_lane_faults_too),
+    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(loaded_ahead), CASE(loaded_ahead_while_busy), CASE(graph_of_freed_memory), CASE(second_lane_faults_too),
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
     CASE(mapped_ahead), CASE(mapped_ahead_in_flight), CASE(freed_is_free), CASE(freed_is_free_when_asked), CASE(freed_is_free_when_refused), CASE(freed_and_wanted),

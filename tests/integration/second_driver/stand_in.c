@@ -51,7 +51,7 @@ typedef struct { uint64_t p, n, a, b; } arguments;
 typedef struct variable { char *name; uint64_t size; unsigned char *at; struct variable *next; } variable;
 // Handles of another copy are a defect of what translates them: `of_copy` is first in each.
 typedef struct module { const void *of_copy; variable *variables; int kernels; } module;
-typedef struct function { const void *of_copy; char name[32]; module *of; int shared; } function;
+typedef struct function { const void *of_copy; char name[32]; module *of; int shared; bool loaded; } function;
 struct stream;
 // A kernel, a wait for another stream, a fill, or a copy.
 typedef struct operation {
@@ -591,6 +591,14 @@ static int global(uint64_t *at, size_t *size, module *m, const char *name) {
 }
 EXPORT int cuModuleGetGlobal_v2(uint64_t *at, size_t *size, module *m, const char *name) { MAY_FAIL; BEGIN; END(global(at, size, m, name)); }
 EXPORT int cuLibraryGetGlobal(uint64_t *at, size_t *size, module *m, const char *name) { BEGIN; END(global(at, size, m, name)); }
+// By itself, or by the first launch.
+static int load_function(function *f) {
+    if (f->loaded) return OK;
+    MAY_FAIL;
+    f->loaded = true;
+    return OK;
+}
+EXPORT int cuFuncLoad(function *f) { BEGIN; own(f); END(load_function(f)); }
 EXPORT int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *h, void **p, void **e) {
     (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
     char late[600];
@@ -600,6 +608,8 @@ EXPORT int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, un
     BEGIN;
     own(f);
     if ((int)shared > f->shared && shared > 49152) END(INVALID);
+    const int loaded = load_function(f);
+    if (loaded != OK) END(loaded);
     // `extra`: all of them in one piece, behind the first key.
     const uint64_t *const packed = p == NULL ? e[1] : NULL;
     uint64_t given[4];
@@ -674,7 +684,7 @@ EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n) {
     const int result = n > 0 ? cuStreamSynchronize(NULL) : OK;
     return result != OK ? result : copy((void *)(uintptr_t)to, from, n, NULL, true, false);
 }
-EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *h) { return copy((void *)(uintptr_t)to, from, n, h, true, false); }
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *h) { MAY_FAIL; return copy((void *)(uintptr_t)to, from, n, h, true, false); }
 EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t n) {
     MAY_FAIL;
     // Within the GPU it does not wait.

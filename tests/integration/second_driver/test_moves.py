@@ -28,7 +28,7 @@ STOPPED = [
     ("cuMemSetAccess", 3),
     ("cuMemHostRegister_v2", 2),
     ("cuCtxSynchronize", 1),
-    ("cuMemcpyHtoD_v2", 1),
+    ("cuMemcpyHtoDAsync_v2", 1),
     ("cuMemcpyDtoH_v2", 2),
     ("cuGraphInstantiateWithFlags", 1),
 ]
