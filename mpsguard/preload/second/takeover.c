@@ -28,6 +28,7 @@
 #include "second/steps.h"
 #include "second/work.h"
 #include "second/variables.h"
+#include "second/warm.h"
 
 // Between two looks whether the program is idle. Saving takes no more than a fiftieth of the time.
 #define LOOK_MS 20
@@ -214,6 +215,7 @@ static void *keep_ready(void *unused) {
         if (ahead && !beside_is_made(PLACE_LANE)) {
             takeover_lock();
             const bool made_now = !takeover_happened() && beside_make(PLACE_LANE);
+            if (made_now && beside_enter(PLACE_LANE)) warm_up();
             takeover_unlock();
             if (made_now) takeover_ends_with_process();
         }

@@ -1197,6 +1197,17 @@ static void loaded_ahead(void) {
     expect(13, "content");
 }
 
+static void many_in_flight(void) {
+    void *const affine = function("affine");
+    set(1);
+    settle_ahead();
+    refuse("fail-have_room");
+    for (int i = 0; i < 100; ++i) launch(affine, stream);
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(after(1, 100), "content");
+}
+
 // It is never still, and has its kernels late.
 static void loaded_ahead_while_busy(void) {
     void *const affine = function("affine");
@@ -1786,7 +1797,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(constant_written_first), CASE(seen_by_another_stream), CASE(seen_by_a_copy), CASE(stream_of_ended_thread),
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
     CASE(memory_of_a_pool), CASE(ordered_memory), CASE(ordered_memory_in_flight), CASE(ordered_memory_in_a_capture), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
-    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(loaded_ahead), CASE(loaded_ahead_while_busy), CASE(graph_of_freed_memory), CASE(second_lane_faults_too),
+    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(loaded_ahead), CASE(many_in_flight), CASE(loaded_ahead_while_busy), CASE(graph_of_freed_memory), CASE(second_lane_faults_too),
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
     CASE(mapped_ahead), CASE(mapped_ahead_in_flight), CASE(freed_is_free), CASE(freed_is_free_when_asked), CASE(freed_is_free_when_refused), CASE(freed_and_wanted),

@@ -56,6 +56,14 @@ def test_a_takeover_loads_nothing_that_is_there(built: Bench, tmp_path: Path) ->
     assert all((tmp_path / "second" / f"fail-{call}").exists() for call in LOADING)
 
 
+def test_a_takeover_has_room_for_its_launches(built: Bench, tmp_path: Path) -> None:
+    """The second driver cannot have more memory for them by then."""
+    ended = built.case(tmp_path, "hot", "many_in_flight", spare=SPARE, MPSGUARD_SECOND_REPETITION="beside", **ONCE)
+    assert (ended.said, ended.reason) == ("survived", None)
+    assert ended.repeated >= 100
+    assert (tmp_path / "second" / "fail-have_room").exists()
+
+
 def test_kernels_of_a_program_that_is_never_still_are_loaded_ahead(built: Bench, tmp_path: Path) -> None:
     ended = built.case(
         tmp_path, "hot", "loaded_ahead_while_busy", spare=SPARE, MPSGUARD_SECOND_REPETITION="beside", **ONCE

@@ -23,7 +23,7 @@ LEVELS: Final = {
     # Memory.
     "region slab": 3,
     # What a takeover carries over.
-    "ahead beside graphs host_memory logged memory memory_pools rebuild repeat spare translate variables": 3,
+    "ahead beside graphs host_memory logged memory memory_pools rebuild repeat spare translate variables warm": 3,
     # Bookkeeping under the lock.
     "capture claim host_reads pools registry request streams": 2,
     # State.
