@@ -40,7 +40,7 @@ MAX_CLIENTS_OF_A_USER: Final = 512
 _PUBLISHED_REFUSALS: Final = (20, 1.0)
 """Refusals of one user published as events: so many at once, and again in so many seconds. All are counted."""
 
-_DRAIN: Final = 3.0
+_DRAIN: Final = 2.0
 """Seconds that an orderly stop leaves to handshakes in progress, of the five in which the guard ends."""
 
 

@@ -29,7 +29,7 @@ _PAUSE_URGENT: Final = 0.1
 """The same of a client that may be going over."""
 _URGENT_FOR: Final = 30.0
 """Seconds after a fault, or after its second driver came, for which a client may be going over."""
-_CLOSE_WITHIN: Final = 2.0
+_CLOSE_WITHIN: Final = 0.5
 
 
 class _Claimant:

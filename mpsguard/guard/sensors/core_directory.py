@@ -23,7 +23,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from mpsguard.guard.model import Client
 from mpsguard.guard.sensors.gpu_core import DumpFile, GpuCore, NotACoreError, parse
-from mpsguard.guard.sensors.sensor import OnDump, Sensor, SensorSetup, SensorState, register
+from mpsguard.guard.sensors.sensor import CLOSE_WITHIN, OnDump, Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.files import fanotify
 from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.files.fanotify import DirectoryEvents, FileEvent
@@ -56,7 +56,6 @@ _TELL_WITHIN: Final = 2.0
 """Seconds after which a file that was read is refused if there is no end of what happens in the directory."""
 _GONE_FOR: Final = 10.0
 """Seconds for which a client that has ended may have written a dump: the driver ends it when it has."""
-_CLOSE_WITHIN: Final = 2.0
 
 _Writer = int | ProcessKey
 """A process: the inode of its pidfds, or pid and start time where that is not its own (Linux before 6.9)."""
@@ -169,9 +168,9 @@ class CoreDirectory(Sensor):
             self._watch.close()
         if self._events is not None:
             self._events.wake()
-            self._thread.join(_CLOSE_WITHIN)
+            self._thread.join(CLOSE_WITHIN / 2)
         # The thread that is held up still needs it.
-        if self._reader.close(_CLOSE_WITHIN) and (self._events is None or not self._thread.is_alive()):
+        if self._reader.close(CLOSE_WITHIN / 2) and (self._events is None or not self._thread.is_alive()):
             os.close(self._fd)
             self._fd = -1
 

@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import ClassVar, Final, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -20,6 +20,10 @@ from mpsguard.guard.sensors.gpu_core import GpuCore
 from mpsguard.guard.sensors.uvm_client import Attachment
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
+
+CLOSE_WITHIN: Final = 0.5
+"""Seconds for which a sensor that is closed waits for what a stranger holds up. The guard ends within five: those that
+wait do so one after the other, and handshakes in progress have two."""
 
 
 class SensorState(msgspec.Struct, frozen=True):

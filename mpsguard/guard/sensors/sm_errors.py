@@ -20,7 +20,7 @@ import msgspec
 from mpsguard.guard.evidence import SM_XIDS, Evidence, OwnDump, SmError, Source, Trust, Xid
 from mpsguard.guard.model import Client
 from mpsguard.guard.sensors.gpu_core import GpuCore, NotACoreError, exception_name, parse
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
+from mpsguard.guard.sensors.sensor import CLOSE_WITHIN, Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_reader import ProcessReader
@@ -33,7 +33,6 @@ _AGAIN: Final = 1.0
 """Seconds within which further lines of the kernel log are taken to be of the same fault."""
 _MOST_WAITING: Final = 512
 """Dumps that may wait for the reader."""
-_CLOSE_WITHIN: Final = 2.0
 _HUGE_PAGE: Final = 2 << 20
 _MOST_CODE: Final = 64 << 20
 """Bytes; CUDA reserves code in whole pages of 2 MiB (one was seen), heaps in 500 MiB, all else in 8 GiB."""
@@ -142,7 +141,7 @@ class SmErrorSensor(Sensor):
         """Give the thread back, when what it reads has been read; nothing is emitted afterwards. Safe to call twice."""
         self._closed = True
         self._maps.close()
-        self._reader.close(_CLOSE_WITHIN)
+        self._reader.close(CLOSE_WITHIN)
 
     # In the reader's thread.
 

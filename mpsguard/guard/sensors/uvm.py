@@ -34,7 +34,7 @@ from typing import ClassVar, Final, Self
 from mpsguard.guard.evidence import Evidence
 from mpsguard.guard.model import Client
 from mpsguard.guard.sensors import uvm_client, uvm_shares
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
+from mpsguard.guard.sensors.sensor import CLOSE_WITHIN, Sensor, SensorSetup, SensorState, register
 from mpsguard.guard.sensors.uvm_client import Attachment, WatchedClient
 from mpsguard.guard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, Found, Looker, Order
 from mpsguard.guard.sensors.uvm_shares import Limits, Refusal, TakenPlace
@@ -49,9 +49,6 @@ from mpsguard.linux.side_threads import SharedThreads, SideThreads
 
 VERDICT_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.unwatchable` waits for a look, which takes milliseconds unless the driver is held up."""
-
-CLOSE_WITHIN: Final = 5.0
-"""Seconds that `UvmSensor.close` gives the threads."""
 
 _LOOKERS: Final = 64
 _LOOKERS_OF_A_USER: Final = 2
@@ -215,13 +212,14 @@ class UvmSensor(Sensor):
 
     def close(self) -> None:
         """Let go of every client; waits until that is done, or CLOSE_WITHIN for what the driver holds up."""
+        until = time.monotonic() + CLOSE_WITHIN
         for key in list(self._clients):
             self.unwatch(key)
         for key in list(self._held):
             self.release(key)
         self._lookers.close(CLOSE_WITHIN)
         self._take_found()
-        self._closers.close(CLOSE_WITHIN)
+        self._closers.close(max(0.0, until - time.monotonic()))
 
     def _let_go(self, client: WatchedClient) -> None:
         for space in list(client.spaces):

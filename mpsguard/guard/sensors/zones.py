@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Self
 
 from mpsguard.guard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
 from mpsguard.guard.model import Client
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
+from mpsguard.guard.sensors.sensor import CLOSE_WITHIN, Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.descriptors import foreign_fd
 from mpsguard.linux.identity import ROOT, ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
@@ -27,7 +27,6 @@ AGAIN: Final = 60.0
 """Seconds after which a further access in the same region's zone is told again."""
 _NO_TABLE: Final = 10.0
 """Seconds for which a client that had no table is not asked again: one that uses managed memory faults all the time."""
-_CLOSE_WITHIN: Final = 2.0
 _READERS: Final = 64
 """Threads, of which a user has one: a process that does not end its execve(2) holds it up (`stat_reader`)."""
 
@@ -106,7 +105,7 @@ class ZoneSensor(Sensor):
 
     def close(self) -> None:
         """Give everything back; safe to call twice."""
-        self._readers.close(_CLOSE_WITHIN)
+        self._readers.close(CLOSE_WITHIN)
         for key in list(self._clients):
             self.unwatch(key)
 
