@@ -107,21 +107,7 @@ bool ahead_unmap(const mapping *m) {
     return true;
 }
 
-bool ahead_has(word address) {
-    bool found = false;
-    pthread_mutex_lock(&mappings_lock);
-    for (size_t i = 0; !found && i < mappings.count; ++i) {
-        const mapping *const m = &ITEMS(mapping, mappings)[i];
-        const piece *const p = address - m->at < m->size ? known(m->number, 0) : NULL;
-        found = p != NULL && !p->unsure && has_access(p, m);
-    }
-    pthread_mutex_unlock(&mappings_lock);
-    return found;
-}
-
-bool ahead_is_done(void) { return mappings_changes() == atomic_load(&done_with); }
-
-bool ahead_is_behind(void) { return atomic_load(&any) && !ahead_is_done(); }
+bool ahead_is_behind(void) { return atomic_load(&any) && mappings_changes() != atomic_load(&done_with); }
 
 void ahead_look(void) {
     old = newest;
@@ -192,7 +178,7 @@ ahead_result ahead_step(void) {
     word spare;
     reason why;
     bool all;
-    if (ahead_is_done()) return AHEAD_DONE;
+    if (changes == atomic_load(&done_with)) return AHEAD_DONE;
     for (size_t i = 0; i < pieces.count; ++i)
         if (is_stale(i, true)) return unmap(i) ? AHEAD_UNMAPPED : AHEAD_DONE;
     if (host_memory_drop()) return AHEAD_UNMAPPED;

@@ -19,12 +19,6 @@ ahead_result ahead_step(void);
 // Whether the program may have freed something that is mapped there. Without a lock.
 bool ahead_is_behind(void);
 
-// Whether the lane's copy has what the program has at an address.
-bool ahead_has(word address);
-
-// Whether there is nothing left to map ahead.
-bool ahead_is_done(void);
-
 // Unmaps there what the program has no more; `retired` counts as what it has. False if there was none.
 bool ahead_drop(bool with_retired);
 

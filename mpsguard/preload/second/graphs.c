@@ -5,14 +5,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "second/ahead.h"
 #include "second/log.h"
 #include "second/logged.h"
 #include "second/objects.h"
 #include "second/reasons.h"
 #include "second/repeat.h"
 #include "second/roles.h"
-#include "second/structures.h"
 #include "second/work.h"
 
 enum { CAPTURE_ACTIVE = 1, MOST_CAPTURES = 64, STREAM_WITHOUT_ORDER = 1, WITH_EXTERNAL = 1 };
@@ -224,27 +222,6 @@ static mg_result make_instance(const object *o, word *made) {
     return instantiated;
 }
 
-// The driver captures no copy of memory that is not there yet, and could take its address for one of the host's. Addresses of
-// variables are others in each copy, and known later.
-static bool is_there(const step *s) {
-    if (s->kind != STEP_WORK || s->work->kind == LOG_LAUNCH) return true;
-    const word *const w = s->work->words;
-    switch (facts[s->work->function].shape) {
-        case SHAPE_SET: return ahead_has(w[0]);
-        case SHAPE_PLANE: {
-            const plane_copy *const plane = log_bytes(s->work);
-            return ahead_has(plane->words[PLANE_FROM]) && ahead_has(plane->words[PLANE_TO]);
-        }
-        default: return ahead_has(w[0]) && ahead_has(w[1]);
-    }
-}
-
-static bool may_be_ahead(const object *o) {
-    for (const step *s = o->captured->first; s != NULL; s = s->next)
-        if (!is_there(s)) return false;
-    return true;
-}
-
 void graphs_note_instance(word key, word graph, word flags) {
     const object *const of = objects_find(graph);
     if ((flags & ~(word)HARMLESS_FLAGS) != 0) return reasons_hold_for(REASON_graphs, "flags of an instance");
@@ -253,8 +230,7 @@ void graphs_note_instance(word key, word graph, word flags) {
         if (!reasons_has(REASON_graphs)) reasons_hold_for(REASON_graphs, "cuGraphInstantiateWithFlags");
         return;
     }
-    objects_note(&(object){.key = key, .kind = OBJECT_INSTANCE, .flags = flags, .captured = of->captured, .make = make_instance,
-                             .may_be_ahead = may_be_ahead});
+    objects_note(&(object){.key = key, .kind = OBJECT_INSTANCE, .flags = flags, .captured = of->captured, .make = make_instance});
 }
 
 // A capture that was broken ends here too, with errors of its own; others mean that it is not this call's to end.

@@ -62,7 +62,6 @@ static object *note(const object *wanted) {
         old->priority = wanted->priority;
         old->recorded_in = NULL;
         old->captured = wanted->captured;
-        old->not_ahead = false;
         atomic_store_explicit(&old->gone, false, memory_order_release);
         return old;
     }
@@ -82,7 +81,6 @@ static object *note(const object *wanted) {
     made->code = wanted->code;
     made->captured = wanted->captured;
     made->make = wanted->make;
-    made->may_be_ahead = wanted->may_be_ahead;
     made->next = atomic_load_explicit(&buckets[bucket_of(made->key)], memory_order_relaxed);
     made->older = atomic_load_explicit(&newest, memory_order_relaxed);
     atomic_store_explicit(&buckets[bucket_of(made->key)], made, memory_order_release);

@@ -42,8 +42,6 @@ typedef struct object {
     image *code;                // of a module or a library
     recipe *captured;           // of a graph or an instance
     mg_result (*make)(const struct object *o, word *made);  // of them, in the copy at hand
-    bool (*may_be_ahead)(const struct object *o);  // of an instance: whether it can be made ahead of a takeover, as things are
-    bool not_ahead;             // an attempt failed: it is made at the takeover
     _Atomic(word) second[PLACE_COUNT];  // the handle of each copy beside the first one; 0: not made
     struct { word attribute, value; } attributes[OBJECT_ATTRIBUTES];
     int attribute_count;
@@ -57,7 +55,7 @@ typedef struct object {
     struct object *older;       // of all
 } object;
 
-// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code, captured, make, may_be_ahead), in place of one with the same handle: the
+// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code, captured, make), in place of one with the same handle: the
 // driver gives those of what is destroyed to others. NULL if there is no host memory (a reason then).
 object *objects_note(const object *made);
 

@@ -146,14 +146,13 @@ static void end_ahead(object *o) {
         case OBJECT_EVENT: CALL(copies_second(), cuEventDestroy_v2, second); break;
         case OBJECT_MODULE: CALL(copies_second(), cuModuleUnload, second); break;
         case OBJECT_LIBRARY: CALL(copies_second(), cuLibraryUnload, second); break;
-        case OBJECT_INSTANCE: CALL(copies_second(), cuGraphExecDestroy, second); break;
         default: break;
     }
     rebuild_forget(second);
     atomic_store_explicit(&o->second[copies_place()], 0, memory_order_release);
 }
 
-// Graphs name memory, which has to be there (graphs.c).
+// The driver captures no copy of memory that is not there yet, and could take its address for one of the host's.
 static bool needs_memory(const object *o) { return o->kind == OBJECT_GRAPH || o->kind == OBJECT_INSTANCE; }
 
 // The first launch of a kernel loads it, if nothing has done so before, and the driver's calls for that wait until a lane that has
@@ -164,21 +163,7 @@ static void load_ahead(const object *o, word made) {
     if (o->kind >= OBJECT_FUNCTION_OF_MODULE && o->kind <= OBJECT_FUNCTION_OF_KERNEL) CALL(copies_second(), cuFuncLoad, function);
 }
 
-// What fails is made at the takeover.
-static void make_instance_ahead(object *o) {
-    if (o->kind != OBJECT_INSTANCE || o->not_ahead || !o->may_be_ahead(o)) return;
-    word made = 0;
-    pthread_mutex_lock(&making);
-    o->not_ahead = o->make(o, &made) != MG_SUCCESS;
-    if (!o->not_ahead) {
-        remember(made, o->key);
-        atomic_store_explicit(&o->second[PLACE_LANE], made, memory_order_release);
-    }
-    pthread_mutex_unlock(&making);
-}
-
 static void make_ahead(object *o) {
-    if (needs_memory(o)) return make_instance_ahead(o);
     const word made = rebuild_translate(o->key);
     if (made != 0) load_ahead(o, made);
 }
@@ -188,7 +173,7 @@ bool rebuild_ahead(void) {
         if (takeover_has_to_wait()) return false;
         const word second = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
         if (o->gone && second != 0) end_ahead(o);
-        else if (!o->gone && second == 0) make_ahead(o);
+        else if (!o->gone && second == 0 && !needs_memory(o)) make_ahead(o);
     }
     return true;
 }

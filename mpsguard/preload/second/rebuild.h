@@ -11,16 +11,16 @@ word rebuild_translate(word handle);
 // What a call gets for a handle that could not be made: the loss of the second driver's own lane, if that is why.
 mg_result rebuild_error(void);
 
-// Makes the second driver's of all objects ahead of a takeover, loads their kernels, and ends those that the program has
-// destroyed. Of graphs, instances of which the memory is there. Under the lock of a takeover, with the second driver's context current; false if
-// it ended early, for one that waits for the lock.
+// Makes the second driver's of all objects but graphs ahead of a takeover, loads their kernels, and ends those that the program has
+// destroyed. Under the lock of a takeover, with the second driver's context current; false if it ended early, for one that waits
+// for the lock.
 bool rebuild_ahead(void);
 
 // At a takeover: what was made ahead gets the attributes that were set since, and streams and events are made. False if
 // that fails.
 bool rebuild_at_takeover(void);
 
-// Makes those of all other graphs, once their memory is there: at a takeover when they are used, before a move is final all. False if
+// Makes those of all graphs, once their memory is there: at a takeover when they are used, before a move is final all. False if
 // that fails.
 bool rebuild_graphs(void);
 

@@ -14,7 +14,6 @@
 #include "second/images.h"
 #include "second/lane.h"
 #include "second/log.h"
-#include "second/mappings.h"
 #include "second/memory.h"
 #include "second/move.h"
 #include "second/objects.h"
@@ -177,7 +176,6 @@ static void move_as_asked(const request *asked) {
 // What has been made ahead of what the program has.
 typedef struct {
     const object *newest;
-    word mappings;
     bool whole;
 } made_ahead;
 
@@ -186,10 +184,7 @@ static void make_ahead(made_ahead *so_far) {
     takeover_lock();
     if (room_is_prepared()) {
         const object *const newest = objects_newest();
-        // Until memory is mapped, no graph can be made of it.
-        const word mappings = ahead_is_done() ? mappings_changes() : so_far->mappings;
-        if (!so_far->whole || newest != so_far->newest || mappings != so_far->mappings)
-            *so_far = (made_ahead){newest, mappings, rebuild_ahead()};
+        if (!so_far->whole || newest != so_far->newest) *so_far = (made_ahead){newest, rebuild_ahead()};
         variables_ahead();
     }
     takeover_unlock();

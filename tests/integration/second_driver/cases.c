@@ -1180,13 +1180,10 @@ static void copy_and_kernel(void) {
 }
 
 // What needs the driver's memory fails from now on in the second one, once.
-static void refuse_to_load(void) {
-    refuse("fail-load_function");
-    refuse("fail-cuGraphInstantiateWithFlags");
-}
+static void refuse_to_load(void) { refuse("fail-load_function"); }
 
 static void loaded_ahead(void) {
-    void *const instance = instance_of(copy_and_kernel);
+    void *const instance = instance_of(copy_and_kernel), *const scale = function("scale");
     set(1);
     settle_ahead();
     refuse_to_load();
@@ -1195,6 +1192,8 @@ static void loaded_ahead(void) {
     launch(function("affine"), stream);
     DO(cuStreamSynchronize(stream));
     expect(13, "content");
+    launch(scale, stream);
+    DO(cuStreamSynchronize(stream));
 }
 
 static void many_in_flight(void) {
