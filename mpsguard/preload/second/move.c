@@ -54,8 +54,7 @@ const char *move_prepare(unsigned share) {
     }
     if (!beside_make(PLACE_LANE) || !beside_enter(PLACE_LANE) || !beside_set_limits()) return failed("context");
     if (!mappings_reserve_again()) return failed("addresses");
-    rebuild_ahead();
-    return variables_ahead() && reasons_count(REASON_second_failed) == failures ? NULL : failed("objects");
+    return rebuild_ahead() && variables_ahead() && reasons_count(REASON_second_failed) == failures ? NULL : failed("objects");
 }
 
 bool move_stop(word context) {
