@@ -75,12 +75,8 @@ class _Instance:
             os.close(self._fd)
 
     def _drain(self) -> None:
-        try:
-            records = os.read(self._fd, 64 * 1024)
-        except BlockingIOError:
-            return
         told: dict[FileWatch, None] = {}
-        for number, mask, _ in _parsed(records):
+        for number, mask, _ in _records(self._fd):
             lost = mask & _IN_Q_OVERFLOW
             for watch in chain(*self._watches.values()) if lost else self._watches.get(number, ()):
                 if lost or mask & (watch.mask | _IN_IGNORED):
@@ -138,12 +134,8 @@ class DirectoryWatch:
             self._fd = -1
 
     def _drain(self) -> None:
-        try:
-            records = os.read(self._fd, 64 * 1024)
-        except BlockingIOError:
-            return
         now = time.monotonic()
-        for _, mask, name in _parsed(records):
+        for _, mask, name in _records(self._fd):
             if self._fd < 0:
                 return
             if mask & _IN_CREATE:
@@ -154,8 +146,12 @@ class DirectoryWatch:
                 self._written(name, self._made.pop(name, now))
 
 
-def _parsed(records: bytes) -> Iterator[tuple[int, int, str]]:
-    """Yield number, mask and name of whole records of inotify(7)."""
+def _records(fd: int) -> Iterator[tuple[int, int, str]]:
+    """Read what there is, and yield number, mask and name of each record of inotify(7)."""
+    try:
+        records = os.read(fd, 64 * 1024)
+    except BlockingIOError:
+        return
     at = 0
     while at < len(records):
         number, mask, _, length = _EVENT.unpack_from(records, at)

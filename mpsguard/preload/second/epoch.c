@@ -16,7 +16,7 @@
 #define PAGEABLE_MEMORY_ACCESS 88
 #define MIB ((uint64_t)1 << 20)
 #define DEFAULT_MS 100
-// Epochs take no more of the time than that part of it.
+// Epochs take at most a two-hundredth of the time.
 #define SHARE 200
 // So many times late, the program is stopped for one.
 #define LATE 5

@@ -157,15 +157,11 @@ static bool needs_memory(const object *o) { return o->kind == OBJECT_GRAPH || o-
 
 // The first launch of a kernel loads it, if nothing has done so before, and the driver's calls for that wait until a lane that has
 // just died is cleared: 0.4 to 2.1 s in one launch (H200, 580.159.04). One that cannot be had is the launch's affair.
-static void load_ahead(const object *o, word made) {
-    word function = made;
-    if (o->kind == OBJECT_KERNEL_OF_LIBRARY && CALL(copies_second(), cuKernelGetFunction, WORD(&function), made) != MG_SUCCESS) return;
-    if (o->kind >= OBJECT_FUNCTION_OF_MODULE && o->kind <= OBJECT_FUNCTION_OF_KERNEL) CALL(copies_second(), cuFuncLoad, function);
-}
-
-static void make_ahead(object *o) {
-    const word made = rebuild_translate(o->key);
-    if (made != 0) load_ahead(o, made);
+static void make_and_load(object *o) {
+    word function = rebuild_translate(o->key);
+    if (function == 0 || o->kind < OBJECT_FUNCTION_OF_MODULE || o->kind > OBJECT_FUNCTION_OF_KERNEL) return;
+    if (o->kind == OBJECT_KERNEL_OF_LIBRARY && CALL(copies_second(), cuKernelGetFunction, WORD(&function), function) != MG_SUCCESS) return;
+    CALL(copies_second(), cuFuncLoad, function);
 }
 
 bool rebuild_ahead(void) {
@@ -173,7 +169,7 @@ bool rebuild_ahead(void) {
         if (takeover_has_to_wait()) return false;
         const word second = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
         if (o->gone && second != 0) end_ahead(o);
-        else if (!o->gone && second == 0 && !needs_memory(o)) make_ahead(o);
+        else if (!o->gone && second == 0 && !needs_memory(o)) make_and_load(o);
     }
     return true;
 }

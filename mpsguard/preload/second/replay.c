@@ -15,8 +15,6 @@
 
 // One stream, and one that all others wait for: the log's order is one in which nothing is too early.
 #define IN_ORDER WORD(MG_STREAM_LEGACY)
-// That many calls are enqueued at most; then it is looked whether they end.
-#define BATCH 256
 // Of a batch. Kernels that wait for one another would never end, one after the other.
 #define MOST_SECONDS 30
 #define LOOKS 200
@@ -114,7 +112,7 @@ bool replay_log(long *count, double most_seconds) {
     ends_at = seconds() + most_seconds;
     *count = 0;
     for (log_entry *entry = log_next(NULL); right && entry != NULL; entry = log_next(entry)) {
-        right = passes(&b, entry) && repeat(entry) && (++*count % BATCH != 0 || wait());
+        right = passes(&b, entry) && repeat(entry) && (++*count % REPLAY_BATCH != 0 || wait());
         if (!right) hold_why(&b, copies_name((function_id)entry->function));
     }
     if (right && !wait()) {

@@ -3,6 +3,9 @@
 
 #include "second/copies.h"
 
+// That many calls are enqueued at most; then it is looked whether they end.
+#define REPLAY_BATCH 256
+
 // Repeats all of it, and waits until it is done. False, with a reason, if a call fails, if it does not end, or if something else came
 // of it than the program has seen. The context of the copy at hand is current.
 //

@@ -173,18 +173,13 @@ static void move_as_asked(const request *asked) {
     move_shut_down();
 }
 
-// What has been made ahead of what the program has.
-typedef struct {
-    const object *newest;
-    bool whole;
-} made_ahead;
-
-// Not while a takeover is under way: afterwards the second driver's objects are the program's own.
-static void make_ahead(made_ahead *so_far) {
+// `made`: the newest object when all were made last. Not while a takeover is under way: afterwards the second driver's objects are
+// the program's own.
+static void make_ahead(const object **made) {
     takeover_lock();
     if (room_is_prepared()) {
         const object *const newest = objects_newest();
-        if (!so_far->whole || newest != so_far->newest) *so_far = (made_ahead){newest, rebuild_ahead()};
+        if (*made != newest) *made = rebuild_ahead() ? newest : NULL;
         variables_ahead();
     }
     takeover_unlock();
@@ -203,7 +198,7 @@ static void *keep_ready(void *unused) {
     uint32_t served = 0;
     uint64_t seen = 0;
     reason why;
-    made_ahead made = {0};
+    const object *made = NULL;
     while (!takeover_happened() && !takeover_was_refused()) {
         double more = 0;
         // At first, and after a move that failed.
@@ -218,7 +213,7 @@ static void *keep_ready(void *unused) {
         if (asked.number != 0 && asked.number != served) {
             move_as_asked(&asked);
             served = asked.number;
-            made = (made_ahead){0};
+            made = NULL;
             continue;
         }
         say_what_may_come();

@@ -1,10 +1,10 @@
 #include "second/warm.h"
 
 #include "second/copies.h"
+#include "second/replay.h"
 
 #define IN_ORDER WORD(MG_STREAM_LEGACY)
-// As many launches as a replay enqueues at once, with parameters of the largest size that all architectures take.
-#define LAUNCHES 256
+// Beside three words, up to the size of parameters that all architectures take. In `nothing`, too.
 #define PARAMETER_BYTES 4072
 #define BYTES ((uint64_t)64 << 10)
 
@@ -30,7 +30,7 @@ static void launch_nothing(word module) {
     word function = 0, small = 0;
     const void *parameters[] = {&small, &small, &small, large};
     if (CALL(copies_second(), cuModuleGetFunction, WORD(&function), module, WORD("nothing")) != MG_SUCCESS) return;
-    for (int i = 0; i < LAUNCHES; ++i)
+    for (int i = 0; i < REPLAY_BATCH; ++i)
         CALL(copies_second(), cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, IN_ORDER, WORD(parameters), 0);
 }
 
@@ -39,7 +39,7 @@ static void copy_nothing(void) {
     word memory = 0;
     if (CALL(copies_second(), cuMemAlloc_v2, WORD(&memory), 2 * BYTES) != MG_SUCCESS) return;
     CALL(copies_second(), cuMemcpyHtoD_v2, memory, WORD(between), BYTES);
-    for (int i = 0; i < LAUNCHES; ++i) {
+    for (int i = 0; i < REPLAY_BATCH; ++i) {
         CALL(copies_second(), cuMemsetD8Async, memory, 0, BYTES, IN_ORDER);
         CALL(copies_second(), cuMemcpyDtoDAsync_v2, memory + BYTES, memory, BYTES, IN_ORDER);
         CALL(copies_second(), cuMemcpyHtoDAsync_v2, memory, WORD(between), sizeof(word), IN_ORDER);

@@ -1230,7 +1230,7 @@ static void loaded_ahead_while_busy(void) {
     expect(4, "content");
 }
 
-// Its memory is gone, and that at its address is another one's by the end.
+// The program destroys it after the takeover.
 static void graph_of_freed_memory(void) {
     address more;
     const address own = buffer;

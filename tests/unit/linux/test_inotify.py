@@ -1,14 +1,15 @@
 """Files that are watched by one descriptor: each is told of its own."""
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from mpsguard.linux.files.inotify import FileWatch
+from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.harness.waiting import until
 
 QUEUE: Final = Path("/proc/sys/fs/inotify/max_queued_events")
 
@@ -23,26 +24,8 @@ class Told:
         self.count += 1
 
 
-def scenario(body: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(body(), 30))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def descriptors() -> list[str]:
-    """Those of inotify."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            continue
-        if target == "anon_inode:inotify":
-            found.append(fd)
-    return found
+def scenario(body: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(body())
 
 
 def append(path: Path) -> None:
@@ -52,13 +35,13 @@ def append(path: Path) -> None:
 
 def test_each_is_told_of_its_own_file(tmp_path: Path) -> None:
     async def body() -> None:
-        before = descriptors()
+        before = open_descriptors()
         paths = [tmp_path / "a", tmp_path / "b"]
         told = [Told(), Told()]
         for path in paths:
             path.touch()
         watches = [FileWatch(path, each) for path, each in zip(paths, told, strict=True)]
-        assert len(descriptors()) == len(before) + 1
+        assert len(opened_since(before)) == 1
         append(paths[1])
         await until(lambda: told[1].count > 0)
         assert told[0].count == 0
@@ -69,7 +52,7 @@ def test_each_is_told_of_its_own_file(tmp_path: Path) -> None:
         assert told[1].count == 1
         watches[0].close()
         watches[0].close()
-        assert descriptors() == before
+        assert opened_since(before) == []
 
     scenario(body)
 
@@ -96,7 +79,7 @@ def test_two_that_watch_one_file_end_one_by_one(tmp_path: Path) -> None:
 
 def test_a_file_that_is_gone_is_told_once_and_closed(tmp_path: Path) -> None:
     async def body() -> None:
-        before = descriptors()
+        before = open_descriptors()
         path = tmp_path / "log"
         path.touch()
         told = Told()
@@ -104,17 +87,17 @@ def test_a_file_that_is_gone_is_told_once_and_closed(tmp_path: Path) -> None:
         path.unlink()
         await until(lambda: told.count > 0)
         watch.close()
-        assert descriptors() == before
+        assert opened_since(before) == []
 
     scenario(body)
 
 
 def test_one_that_cannot_be_watched_leaves_nothing(tmp_path: Path) -> None:
     async def body() -> None:
-        before = descriptors()
+        before = open_descriptors()
         with pytest.raises(FileNotFoundError):
             FileWatch(tmp_path / "nothing", Told())
-        assert descriptors() == before
+        assert opened_since(before) == []
 
     scenario(body)
 
