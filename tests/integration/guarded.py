@@ -71,7 +71,7 @@ class Program:
                 raise TimeoutError(f"process {self.pid} said nothing for {deadline:g} s")
             added = os.read(self.process.stdout.fileno(), 4096)
             if not added:
-                raise EOFError(f"process {self.pid} ended: {self._read!r}")
+                raise EOFError(f"process {self.pid} ended with {self.wait()}: {self._read!r}")
             self._read += added
         line, _, self._read = self._read.partition(b"\n")
         document: dict[str, Any] = json.loads(line)

@@ -1,12 +1,15 @@
 // An unmodified CUDA program that waits for requests: one line of its input each, one line of JSON in return.
 //
 //   served IMAGE      step: compute, and check all content; queue: compute, and do not wait; trap: a kernel that faults; managed: use
-//                     managed memory
+//                     managed memory; settle: wait until the preload has saved what it saves of a program that stands still
+#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "looks.h"
 
 typedef unsigned long long address;
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuStreamCreate(void **, unsigned), cuStreamSynchronize(void *);
@@ -46,8 +49,14 @@ static int fault(void) {
     return result != 0 ? result : cuStreamSynchronize(stream);
 }
 
+static int settle(void) {
+    await_looks();
+    return 0;
+}
+
 static int answer(const char *line) {
     address managed;
+    if (strcmp(line, "settle\n") == 0) return settle();
     if (strcmp(line, "managed\n") == 0) return cuMemAllocManaged(&managed, 4096, 1);
     if (strcmp(line, "queue\n") == 0) return queue();
     return strcmp(line, "trap\n") == 0 ? fault() : step();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import Any
 
@@ -14,14 +15,16 @@ class Served:
     """A program that answers requests."""
 
     def __init__(self, guard: Guarded, built: Bench, mode: str, *, spare: int | None = None, **more: Any) -> None:
-        """``spare``: MiB for copies of its memory, made two seconds apart at least."""
+        """``spare``: MiB for a copy of its memory, made once: in a later one a fault would be the program's end."""
         settings = library.PreloadSettings(
-            second_driver=library.SecondDriver(mode), second_spare=spare, second_epoch=2_000 if spare else None
+            second_driver=library.SecondDriver(mode), second_spare=spare, second_epoch=100_000 if spare else None
         )
         base = {name: value for name, value in guard.environment.items() if not name.startswith(("LD_", "MPSGUARD_"))}
         environment = library.environment(settings, base, library=built.built / library.NAME)
         environment["MPSGUARD_ZONES_UVM_DEVICE"] = UVM_DEVICE
         environment["STAND_IN_KERNEL_LOG"] = guard.environment.get("KERNEL_LOG", "")
+        self._report = guard.root / f"second-{id(self)}"
+        environment["MPSGUARD_SECOND_REPORT"] = str(self._report)
         words = [str(built.built / "served"), str(built.built / "image.o")]
         self.program = Program(words, environment, stdin=subprocess.PIPE, **more)
         guard._programs.append(self.program)
@@ -33,6 +36,10 @@ class Served:
         stdin.write(f"{request}\n".encode())
         stdin.flush()
         return self.program.next()
+
+    def report(self) -> list[dict[str, Any]]:
+        """What its second driver has written of its takeovers and moves: why a program was lost."""
+        return [json.loads(line) for line in self._report.read_text().splitlines()] if self._report.exists() else []
 
     def client(self, guard: Guarded) -> dict[str, Any]:
         (found,) = [each for each in guard.clients() if each["process"]["pid"] == self.program.pid]

@@ -50,6 +50,8 @@ def at_work(guard: Guarded, built: Bench, mode: str, count: int) -> list[Served]
     programs = [Served(guard, built, mode, spare=SPARE) for _ in range(count)]
     for each in programs:
         assert each.ask() == {"event": "done", "code": 0}
+        # A program that is idle says that it would live, also without a copy of its memory.
+        assert each.ask("settle") == {"event": "done", "code": 0}
     wait_for(
         "all say that they would live",
         lambda: [each["survives"] for each in guard.asked("clients")["survival"]] == ["yes"] * count,
@@ -81,7 +83,7 @@ def test_a_culprit_is_proven_by_its_repetition_and_hurts_no_other_lane(built: Be
         assert innocent.ask("queue") == {"event": "done", "code": 0}
         assert culprit.ask("trap") == {"event": "lost", "code": 719}
         # With all that was in flight, bit for bit: the program checks it.
-        assert innocent.ask() == {"event": "done", "code": 0}
+        assert innocent.ask() == {"event": "done", "code": 0}, innocent.report()
         wait_for(
             "both have said what became of it",
             lambda: outcomes(guard) == {culprit.program.pid: "faulted", innocent.program.pid: "completed"},

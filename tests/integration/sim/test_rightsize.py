@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.harness.guard_process import REPOSITORY
-from tests.harness.waiting import wait_for
+from tests.harness.waiting import PATIENCE, wait_for
 from tests.integration.guarded import Guarded
 from tests.integration.sim.stopped_readers import stopped_readers
 
@@ -53,7 +53,7 @@ def rightsize(guarded: Guarded, *arguments: str, as_json: bool = True) -> subpro
         env=guarded.environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=2 * PATIENCE,
         check=False,
     )
 
