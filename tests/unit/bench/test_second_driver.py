@@ -103,7 +103,7 @@ def test_a_fault_that_ends_no_lane_is_tried_again_and_proves_nothing(
 @pytest.mark.slow(seconds=20, reason="starts daemons and clients on the simulated stack")
 def test_loops_with_a_second_driver_are_compared_with_the_preload_alone(bench: Bench) -> None:
     found = by_name(cost.measure(bench))
-    for program, way in product((cost.LAUNCHES, cost.TRAINING), cost.WAYS[1:]):
+    for program, way in product((cost.LAUNCHES, cost.DECODE, cost.TRAINING), cost.WAYS[1:]):
         name = f"{program.names[0]}, rate {way.name} over the preload alone (paired ratios)"
         row = found[name].row
         assert row.peer is not None
