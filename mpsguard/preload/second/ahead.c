@@ -11,12 +11,19 @@ typedef struct {
     uint64_t at, size;
     mg_access access;
     bool unsure;     // a call failed: it may be mapped, or not, or without its access
+    word turn;       // how often any was mapped before
 } piece;
+
+// One that something was made of.
+typedef struct {
+    word of, turn;
+} use;
 
 static list pieces;
 static _Atomic bool any;                     // of them
 static _Atomic word done_with = UINT64_MAX;  // changes of what the program has
 static word newest, old;                     // numbers: at this look, and at the one before
+static word turns, changes;
 static bool without_range;
 
 // Where the piece is, or would be.
@@ -49,6 +56,7 @@ static bool unmap(size_t i) {
     if (CALL(copies_second(), cuMemUnmap, p->at, p->size) != MG_SUCCESS && !p->unsure) return false;
     list_drop(&pieces, sizeof *p, i);
     atomic_store(&any, pieces.count > 0);
+    ++changes;
     return true;
 }
 
@@ -74,6 +82,7 @@ static bool place(const mapping *m, word of, word spare) {
         if (m->access.flags != 0 && mappings_give_access(m)) {
             p->access = m->access;
             p->unsure = false;
+            ++changes;
             return true;
         }
     }
@@ -82,7 +91,8 @@ static bool place(const mapping *m, word of, word spare) {
     p = list_insert(&pieces, sizeof *p, find(of, spare));
     if (p == NULL) return false;
     atomic_store(&any, true);
-    *p = (piece){of, spare, m->at, m->size, m->access, true};
+    *p = (piece){of, spare, m->at, m->size, m->access, true, ++turns};
+    ++changes;
     p->unsure = !mappings_move(m);
     return !p->unsure;
 }
@@ -104,7 +114,50 @@ bool ahead_unmap(const mapping *m) {
     if (CALL(copies_second(), cuMemUnmap, m->at, m->size) != MG_SUCCESS) return false;
     const piece *const p = copies_place() == PLACE_LANE ? known(m->number, 0) : NULL;
     if (p != NULL) list_drop(&pieces, sizeof *p, (size_t)(p - ITEMS(piece, pieces)));
+    ++changes;
     return true;
+}
+
+word ahead_changes(void) { return changes; }
+
+// Under mappings_lock. Those that are looked for one after another are few.
+static const mapping *mapping_of(word at, uint64_t size) {
+    static size_t last;
+    for (size_t i = 0; i < mappings.count; ++i, ++last) {
+        if (last >= mappings.count) last = 0;
+        const mapping *const m = &ITEMS(mapping, mappings)[last];
+        if (at - m->at < m->size) return size <= m->size - (at - m->at) ? m : NULL;
+    }
+    return NULL;
+}
+
+static bool note_use(list *uses, const piece *p) {
+    for (size_t i = uses->count; i-- > 0;)
+        if (ITEMS(use, *uses)[i].of == p->of) return ITEMS(use, *uses)[i].turn == p->turn;
+    use *const noted = list_insert(uses, sizeof *noted, uses->count);
+    if (noted != NULL) *noted = (use){p->of, p->turn};
+    return noted != NULL;
+}
+
+bool ahead_use(list *uses, word at, uint64_t size) {
+    pthread_mutex_lock(&mappings_lock);
+    const mapping *const m = mapping_of(at, size);
+    const piece *const p = m != NULL && m->access.flags != 0 ? known(m->number, 0) : NULL;
+    const bool there = p != NULL && !p->unsure && has_access(p, m);
+    pthread_mutex_unlock(&mappings_lock);
+    return there && note_use(uses, p);
+}
+
+bool ahead_stands(const list *uses) {
+    bool stands = true;
+    pthread_mutex_lock(&mappings_lock);
+    for (size_t i = 0; stands && i < uses->count; ++i) {
+        const use *const u = &ITEMS(use, *uses)[i];
+        const piece *const p = known(u->of, 0);
+        stands = p != NULL && !p->unsure && p->turn == u->turn && mappings_find(u->of) != NULL;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+    return stands;
 }
 
 bool ahead_is_behind(void) { return atomic_load(&any) && mappings_changes() != atomic_load(&done_with); }
@@ -173,12 +226,12 @@ static void map_ahead(const mapping *m, word spare) {
 }
 
 ahead_result ahead_step(void) {
-    const word changes = mappings_changes();
+    const word now = mappings_changes();
     mapping m;
     word spare;
     reason why;
     bool all;
-    if (changes == atomic_load(&done_with)) return AHEAD_DONE;
+    if (now == atomic_load(&done_with)) return AHEAD_DONE;
     for (size_t i = 0; i < pieces.count; ++i)
         if (is_stale(i, true)) return unmap(i) ? AHEAD_UNMAPPED : AHEAD_DONE;
     if (host_memory_drop()) return AHEAD_UNMAPPED;
@@ -190,7 +243,7 @@ ahead_result ahead_step(void) {
         return without_range ? AHEAD_DONE : AHEAD_MAPPED;
     }
     if (host_memory_step(&all)) return AHEAD_MAPPED;
-    if (all) atomic_store(&done_with, changes);
+    if (all) atomic_store(&done_with, now);
     return AHEAD_DONE;
 }
 
@@ -209,6 +262,7 @@ void ahead_give_up(bool reachable) {
         CALL(copies_second(), cuMemUnmap, p->at, p->size);
     }
     pieces.count = 0;
+    ++changes;
     host_memory_leave(reachable);
     atomic_store(&any, false);
     without_range = false;

@@ -22,6 +22,14 @@ bool ahead_is_behind(void);
 // Unmaps there what the program has no more; `retired` counts as what it has. False if there was none.
 bool ahead_drop(bool with_retired);
 
+// What is made ahead of memory, such as an instance of a graph: whether the lane's copy has all that the program has from an address on,
+// which is noted then in `uses`. And whether nothing of that has been unmapped there, or mapped anew, since.
+bool ahead_use(list *uses, word at, uint64_t size);
+bool ahead_stands(const list *uses);
+
+// Counts what was mapped there, or unmapped.
+word ahead_changes(void);
+
 // At the takeover, into the copy at hand, under mappings_lock: maps it unless it is there, or its spare memory.
 bool ahead_map(const mapping *m);
 bool ahead_map_spare(const mapping *m);

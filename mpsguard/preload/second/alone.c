@@ -8,6 +8,7 @@
 #include "second/claim.h"
 #include "second/host_memory.h"
 #include "second/lane.h"
+#include "second/limits.h"
 #include "second/memory.h"
 #include "second/reasons.h"
 #include "second/rebuild.h"
@@ -42,7 +43,7 @@ static claim_outcome outcome_of(bool done) {
 bool alone_repeat(steps *of) {
     reason why;
     claim_repetition(CLAIM_UNDER_WAY);
-    bool done = steps_end(of, &of->context, beside_make(PLACE_ALONE) && beside_enter(PLACE_ALONE) && beside_set_limits()) &&
+    bool done = steps_end(of, &of->context, beside_make(PLACE_ALONE) && beside_enter(PLACE_ALONE) && limits_set()) &&
                 steps_end(of, &of->memory, memory_move(true)) &&
                 steps_end(of, &of->objects, rebuild_at_takeover() && variables_restore()) &&
                 steps_end(of, &of->replay, replay_log(&of->calls, most_seconds())) && variables_take() && !reasons_any(&why);

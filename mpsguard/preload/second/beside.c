@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "second/beside.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +9,6 @@
 #include "second/reasons.h"
 #include "second/rebuild.h"
 
-#define MOST_LIMITS 8
 // Nothing listens there, and root alone could change that: CUDA runs outside of MPS.
 #define NOWHERE "/nonexistent"
 #define UUID_BYTES 16
@@ -27,9 +25,6 @@ static int device_first;
 static unsigned wanted_share;
 static unsigned char uuid[UUID_BYTES];
 static bool uuid_is_known;
-static pthread_mutex_t limits_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct { word limit, value; } limits[MOST_LIMITS];
-static int limit_count;
 
 static bool read_uuid(const driver_copy *copy, word device, unsigned char out[UUID_BYTES]) {
     return CALL(copy, cuDeviceGetUuid_v2, WORD(out), device) == MG_SUCCESS;
@@ -39,20 +34,6 @@ void beside_begin(word context, int device) {
     context_first = context;
     device_first = device;
     uuid_is_known = read_uuid(&first_copy, (word)device, uuid);
-}
-
-void beside_note_limit(word limit, word value) {
-    pthread_mutex_lock(&limits_lock);
-    int i = 0;
-    while (i < limit_count && limits[i].limit != limit) ++i;
-    if (i < MOST_LIMITS) {
-        limits[i].limit = limit;
-        limits[i].value = value;
-        if (i == limit_count) ++limit_count;
-    } else {
-        reasons_hold(REASON_device_settings);
-    }
-    pthread_mutex_unlock(&limits_lock);
 }
 
 // As CUDA_VISIBLE_DEVICES has it: the one GPU that the program uses, however the lane counts.
@@ -112,13 +93,6 @@ void beside_give_up(void) {
 bool beside_enter(copy_place place) {
     copies_work_at(place);
     return CALL(copies_second(), cuCtxSetCurrent, made[place].context) == MG_SUCCESS;
-}
-
-bool beside_set_limits(void) {
-    bool done = true;
-    for (int i = 0; done && i < limit_count; ++i)
-        done = CALL(copies_second(), cuCtxSetLimit, limits[i].limit, limits[i].value) == MG_SUCCESS;
-    return done;
 }
 
 void beside_end_alone(void) {

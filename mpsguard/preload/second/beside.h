@@ -6,9 +6,6 @@
 // The program's context, and its device as the first driver counts. Before anything else here.
 void beside_begin(word context, int device);
 
-// The stack or heap limits that the program has set, for the others too.
-void beside_note_limit(word limit, word value);
-
 // Makes the one at a place ready, or did so before; false, with a reason, if that fails, and then for good. Callers hold the lock
 // of a takeover.
 bool beside_make(copy_place place);
@@ -23,9 +20,8 @@ bool beside_has_share(void);
 void beside_give_up(void);
 bool beside_is_made(copy_place place);
 
-// Works with it from now on: its context is current in this thread. `beside_set_limits` gives it the program's limits.
+// Works with it from now on: its context is current in this thread.
 bool beside_enter(copy_place place);
-bool beside_set_limits(void);
 
 // Ends the context of the one outside of MPS.
 void beside_end_alone(void);

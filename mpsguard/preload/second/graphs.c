@@ -4,13 +4,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "second/ahead.h"
 #include "second/log.h"
 #include "second/logged.h"
 #include "second/objects.h"
 #include "second/reasons.h"
 #include "second/repeat.h"
 #include "second/roles.h"
+#include "second/structures.h"
 #include "second/work.h"
 
 enum { CAPTURE_ACTIVE = 1, MOST_CAPTURES = 64, STREAM_WITHOUT_ORDER = 1, WITH_EXTERNAL = 1 };
@@ -222,6 +225,44 @@ static mg_result make_instance(const object *o, word *made) {
     return instantiated;
 }
 
+static word size_of_rows(word pitch, word width, word height) { return height > 0 ? pitch * (height - 1) + width : 0; }
+
+// As the end of the function's name says it: D8, or D2D8 for rows.
+static bool uses_of_set(const char *name, const word *w, list *out) {
+    const char *const of = name + strlen("cuMemsetD");
+    const bool rows = strncmp(of, "2D", 2) == 0;
+    const word bytes = strtoul(rows ? of + 2 : of, NULL, 10) / 8;
+    return ahead_use(out, w[0], rows ? size_of_rows(w[1], w[3] * bytes, w[4]) : w[2] * bytes);
+}
+
+static bool use_plane(const word *w, list *out, bool to) {
+    const word pitch = w[to ? PLANE_TO_PITCH : PLANE_FROM_PITCH];
+    const word at = w[to ? PLANE_TO : PLANE_FROM] + w[to ? PLANE_TO_Y : PLANE_FROM_Y] * pitch + w[to ? PLANE_TO_X : PLANE_FROM_X];
+    return ahead_use(out, at, size_of_rows(pitch, w[PLANE_WIDTH], w[PLANE_HEIGHT]));
+}
+
+// The driver captures no copy of memory that is not there yet, and could take its address for one of the host's. Addresses of
+// variables are others in each copy, and known later.
+static bool uses_of_step(const step *s, list *out) {
+    if (s->kind != STEP_WORK || s->work->kind == LOG_LAUNCH) return true;
+    const word *const w = s->work->words;
+    const function_id id = (function_id)s->work->function;
+    switch (facts[id].shape) {
+        case SHAPE_SET: return uses_of_set(copies_name(id), w, out);
+        case SHAPE_PLANE: {
+            const plane_copy *const plane = log_bytes(s->work);
+            return use_plane(plane->words, out, false) && use_plane(plane->words, out, true);
+        }
+        default: return ahead_use(out, w[0], w[2]) && ahead_use(out, w[1], w[2]);
+    }
+}
+
+static bool find_uses(const object *o, list *out) {
+    bool all = true;
+    for (const step *s = o->captured->first; all && s != NULL; s = s->next) all = uses_of_step(s, out);
+    return all;
+}
+
 void graphs_note_instance(word key, word graph, word flags) {
     const object *const of = objects_find(graph);
     if ((flags & ~(word)HARMLESS_FLAGS) != 0) return reasons_hold_for(REASON_graphs, "flags of an instance");
@@ -230,7 +271,7 @@ void graphs_note_instance(word key, word graph, word flags) {
         if (!reasons_has(REASON_graphs)) reasons_hold_for(REASON_graphs, "cuGraphInstantiateWithFlags");
         return;
     }
-    objects_note(&(object){.key = key, .kind = OBJECT_INSTANCE, .flags = flags, .captured = of->captured, .make = make_instance});
+    objects_note(&(object){.key = key, .kind = OBJECT_INSTANCE, .flags = flags, .captured = of->captured, .make = make_instance, .find_uses = find_uses});
 }
 
 // A capture that was broken ends here too, with errors of its own; others mean that it is not this call's to end.

@@ -98,7 +98,7 @@ static bool packed_parameters(const word *extra, const void **bytes, uint64_t *s
 
 // A launch as it will be kept, with `bytes` for what follows; false if its parameters are not known.
 static bool measure_launch(const given_launch *given, logged_launch *kept, const void **packed, uint64_t *bytes) {
-    *kept = (logged_launch){.function = given->function, .attribute_count = given->attribute_count};
+    *kept = (logged_launch){.of = objects_find(given->function), .attribute_count = given->attribute_count};
     *packed = NULL;
     memcpy(kept->sizes, given->sizes, sizeof kept->sizes);
     if (given->parameters != 0) {

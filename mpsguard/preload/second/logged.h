@@ -2,15 +2,16 @@
 #pragma once
 
 #include "second/log.h"
+#include "second/objects.h"
 #include "second/work.h"
 
 // A launch as it is kept: the attributes and the parameters' bytes follow.
 typedef struct {
-    word function;
+    object *of;                  // the function; NULL: not known
     unsigned sizes[7];           // grid, block, shared memory
     unsigned attribute_count;
     bool packed;                 // given as bytes, not one by one
-    struct parameter_layout *layout;  // NULL: it has no parameters
+    parameter_layout *layout;  // NULL: it has no parameters
     uint64_t size;               // of the parameters
 } logged_launch;
 

@@ -2,6 +2,7 @@
 #include "second/move.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include "second/ahead.h"
 #include "second/beside.h"
+#include "second/limits.h"
 #include "second/mappings.h"
 #include "second/memory_pools.h"
 #include "second/reasons.h"
@@ -36,6 +38,7 @@ void move_give_up(void) {
     variables_give_up();
     mappings_give_up();
     beside_give_up();
+    limits_give_up();
     reasons_let_go_to(REASON_second_failed, failures);
 }
 
@@ -52,9 +55,9 @@ const char *move_prepare(unsigned share) {
         if (copies_left() <= LEFT_FOR_FAULTS) return "copies";
         move_give_up();
     }
-    if (!beside_make(PLACE_LANE) || !beside_enter(PLACE_LANE) || !beside_set_limits()) return failed("context");
+    if (!beside_make(PLACE_LANE) || !beside_enter(PLACE_LANE) || !limits_set()) return failed("context");
     if (!mappings_reserve_again()) return failed("addresses");
-    return rebuild_ahead() && variables_ahead() && reasons_count(REASON_second_failed) == failures ? NULL : failed("objects");
+    return rebuild_ahead(INT_MAX) && variables_ahead() && reasons_count(REASON_second_failed) == failures ? NULL : failed("objects");
 }
 
 bool move_stop(word context) {

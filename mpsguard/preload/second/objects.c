@@ -13,8 +13,11 @@
 static _Atomic(object *) buckets[BUCKETS];
 static _Atomic(object *) newest;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // for noting; finding needs none
+static _Atomic word changes;
 
 static size_t bucket_of(word handle) { return (handle * UINT64_C(0x9E3779B97F4A7C15)) >> 52; }
+
+word objects_changes(void) { return atomic_load(&changes); }
 
 object *objects_newest(void) { return atomic_load_explicit(&newest, memory_order_acquire); }
 
@@ -34,9 +37,25 @@ static bool is_same(const object *known, const object *made) {
     return known->name == made->name || (known->name != NULL && made->name != NULL && strcmp(known->name, made->name) == 0);
 }
 
+static const object *root_of(const object *o) {
+    while (o->parent != NULL) o = o->parent;
+    return o;
+}
+
+static const char *name_of(const object *o) { return o->name != NULL || o->parent == NULL ? o->name : o->parent->name; }
+
+object *objects_still(object *function) {
+    if (!atomic_load_explicit(&function->gone, memory_order_acquire)) return function;
+    object *const now = objects_find(function->key);
+    if (now == NULL || root_of(now) != root_of(function)) return NULL;
+    const char *const name = name_of(now), *const before = name_of(function);
+    return name != NULL && before != NULL && strcmp(name, before) == 0 ? now : NULL;
+}
+
 // Under the lock. Handles of functions are given to others as well, once their module is unloaded.
 static void end(object *o) {
     atomic_store_explicit(&o->gone, true, memory_order_release);
+    atomic_fetch_add(&changes, 1);
     if (is_of_short_life(o->kind) || o->kind == OBJECT_FUNCTION_OF_MODULE || o->kind == OBJECT_FUNCTION_OF_KERNEL) return;
     for (object *each = objects_newest(); each != NULL; each = each->older)
         if (each->parent == o && !atomic_load_explicit(&each->gone, memory_order_relaxed)) end(each);
@@ -62,7 +81,9 @@ static object *note(const object *wanted) {
         old->priority = wanted->priority;
         old->recorded_in = NULL;
         old->captured = wanted->captured;
+        old->not_ahead = false;
         atomic_store_explicit(&old->gone, false, memory_order_release);
+        atomic_fetch_add(&changes, 1);
         return old;
     }
     object *const made = calloc(1, sizeof *made);
@@ -81,10 +102,12 @@ static object *note(const object *wanted) {
     made->code = wanted->code;
     made->captured = wanted->captured;
     made->make = wanted->make;
+    made->find_uses = wanted->find_uses;
     made->next = atomic_load_explicit(&buckets[bucket_of(made->key)], memory_order_relaxed);
     made->older = atomic_load_explicit(&newest, memory_order_relaxed);
     atomic_store_explicit(&buckets[bucket_of(made->key)], made, memory_order_release);
     atomic_store_explicit(&newest, made, memory_order_release);
+    atomic_fetch_add(&changes, 1);
     return made;
 }
 
@@ -122,10 +145,20 @@ bool objects_set_attribute(word key, word attribute, word value, bool *same) {
         o->attributes[i].value = value;
         if (i == o->attribute_count) ++o->attribute_count;
         atomic_store_explicit(&o->changed, true, memory_order_release);
+        atomic_fetch_add(&changes, 1);
     } else {
         reasons_hold(REASON_no_memory);
     }
     pthread_mutex_unlock(&lock);
+    return true;
+}
+
+bool objects_set_cache(word key, word preference) {
+    object *const o = objects_find(key);
+    if (o == NULL) return false;
+    atomic_store_explicit(&o->cache, preference + 1, memory_order_release);
+    atomic_store_explicit(&o->changed, true, memory_order_release);
+    atomic_fetch_add(&changes, 1);
     return true;
 }
 
@@ -138,6 +171,30 @@ int objects_attributes(object *o, word attributes[OBJECT_ATTRIBUTES], word value
     }
     pthread_mutex_unlock(&lock);
     return count;
+}
+
+bool objects_make_begin(object *o, object *now) {
+    pthread_mutex_lock(&lock);
+    const bool wanted = !o->gone && !o->not_ahead && atomic_load_explicit(&o->second[PLACE_LANE], memory_order_relaxed) == 0;
+    if (wanted)
+        *now = (object){.key = o->key, .kind = o->kind, .generation = o->generation, .flags = o->flags, .priority = o->priority,
+                        .captured = o->captured, .make = o->make, .find_uses = o->find_uses};
+    pthread_mutex_unlock(&lock);
+    return wanted;
+}
+
+bool objects_make_end(object *o, const object *now, word made, list *uses) {
+    pthread_mutex_lock(&lock);
+    const bool same = !o->gone && o->generation == now->generation;
+    if (same && made != 0) {
+        o->uses = *uses;
+        *uses = (list){0};
+        atomic_store_explicit(&o->second[PLACE_LANE], made, memory_order_release);
+    } else if (same) {
+        o->not_ahead = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return same;
 }
 
 objects_record objects_record_begin(word event) {

@@ -2,7 +2,7 @@
 // functions and kernels. Before a takeover it is noted how each was made; afterwards the program's handles are keys.
 #pragma once
 
-#include "second/copies.h"
+#include "second/mappings.h"
 
 typedef enum {
     OBJECT_STREAM,
@@ -33,7 +33,7 @@ typedef struct object {
     word key;                   // the first driver's handle, which the program has
     object_kind kind;
     _Atomic(bool) gone;         // destroyed by the program
-    unsigned generation;        // of a stream or an event: how often this was another one's
+    unsigned generation;        // of what is of short life: how often this was another one's
     struct object *parent;      // the module, library or kernel
     _Atomic(bool) asked;        // of a module or a library: where a variable of it lies
     word flags;                 // of a stream, an event or an instance
@@ -42,6 +42,9 @@ typedef struct object {
     image *code;                // of a module or a library
     recipe *captured;           // of a graph or an instance
     mg_result (*make)(const struct object *o, word *made);  // of them, in the copy at hand
+    bool (*find_uses)(const struct object *o, list *out);  // of an instance: what memory it names (ahead.h); false if not all is there yet
+    _Atomic(bool) not_ahead;    // an attempt ahead of a takeover failed: it is made then
+    list uses;                  // of an instance that was made ahead
     _Atomic(word) second[PLACE_COUNT];  // the handle of each copy beside the first one; 0: not made
     struct { word attribute, value; } attributes[OBJECT_ATTRIBUTES];
     int attribute_count;
@@ -55,12 +58,16 @@ typedef struct object {
     struct object *older;       // of all
 } object;
 
-// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code, captured, make), in place of one with the same handle: the
+// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code, captured, make, find_uses), in place of one with the same handle: the
 // driver gives those of what is destroyed to others. NULL if there is no host memory (a reason then).
 object *objects_note(const object *made);
 
 // The object of that handle, or NULL.
 object *objects_find(word key);
+
+// A function or a kernel that was noted before: itself, or what was found since by another way, has its handle now and is the same one; NULL
+// if that is another one's, or no one's.
+object *objects_still(object *function);
 
 // What a handle stands for before a call that destroys it; `object` is NULL if that is not known. As soon as the driver has
 // destroyed it, another thread may be given the same handle for an object of its own.
@@ -75,6 +82,9 @@ void objects_forget(objects_mark mark);
 
 // An attribute of a function or a kernel; the last value counts. `same`: it was set to that before. False if there is no such object.
 bool objects_set_attribute(word key, word attribute, word value, bool *same);
+
+// A preference of one. False if there is no such object.
+bool objects_set_cache(word key, word preference);
 
 // What an object has by now; returns how many.
 int objects_attributes(object *o, word attributes[OBJECT_ATTRIBUTES], word values[OBJECT_ATTRIBUTES]);
@@ -92,6 +102,17 @@ objects_record objects_record_begin(word event);
 void objects_record_end(const objects_record *record, bool recorded, work_stream *stream, uint64_t behind);
 objects_record objects_wait_begin(word event);
 bool objects_wait_end(const objects_record *record);
+
+// Counts what is noted, set or ended.
+word objects_changes(void);
+
+// Around the making of an object of short life in the lane, ahead of a takeover: before it, what it is now, for the program may destroy
+// it meanwhile and be given its handle for another one. False if none is to be made.
+bool objects_make_begin(object *o, object *now);
+
+// After it: notes the second driver's handle, and the memory that it names; or (0) that it cannot be made. False, with nothing noted, if
+// that is not what the program has by now.
+bool objects_make_end(object *o, const object *now, word made, list *uses);
 
 // The newest one first; follow `older`.
 object *objects_newest(void);

@@ -5,7 +5,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "second/ahead.h"
 #include "second/images.h"
+#include "second/limits.h"
 #include "second/objects.h"
 #include "second/reasons.h"
 #include "second/takeover_state.h"
@@ -21,9 +23,11 @@ static word context_first;
 static word contexts[PLACE_COUNT];
 static _Atomic bool taken_over;
 
+static list aside;  // instances that were made ahead, and are not what the program has
+
 typedef struct back {
     _Atomic(word) second;  // 0: forgotten
-    word key;
+    _Atomic(word) key;
     struct back *next;
 } back;
 static _Atomic(back *) backs[BUCKETS];
@@ -35,20 +39,28 @@ void rebuild_set_contexts(copy_place place, word first, word second) {
     contexts[place] = second;
 }
 
+// Under `making`. In place of one that was forgotten: programs make and destroy all the time.
 static void remember(word second, word key) {
+    back *const first = atomic_load_explicit(&backs[bucket_of(second)], memory_order_relaxed);
+    for (back *b = first; b != NULL; b = b->next) {
+        if (atomic_load_explicit(&b->second, memory_order_relaxed) != 0) continue;
+        atomic_store_explicit(&b->key, key, memory_order_relaxed);
+        atomic_store_explicit(&b->second, second, memory_order_release);
+        return;
+    }
     back *const made = malloc(sizeof *made);
     if (made == NULL) {
         reasons_hold(REASON_no_memory);
         return;
     }
-    *made = (back){second, key, atomic_load_explicit(&backs[bucket_of(second)], memory_order_relaxed)};
+    *made = (back){second, key, first};
     atomic_store_explicit(&backs[bucket_of(second)], made, memory_order_release);
 }
 
 word rebuild_key_of(word second) {
     if (second == contexts[PLACE_LANE]) return context_first;
     for (const back *b = atomic_load_explicit(&backs[bucket_of(second)], memory_order_acquire); b != NULL; b = b->next)
-        if (b->second == second) return b->key;
+        if (atomic_load_explicit(&b->second, memory_order_acquire) == second) return b->key;
     return second;
 }
 
@@ -121,11 +133,7 @@ static word translate(object *o) {
     return known;
 }
 
-word rebuild_translate(word handle) {
-    if (handle < LEAST_HANDLE) return handle;
-    if (handle == context_first) return contexts[copies_place()];
-    object *const o = objects_find(handle);
-    if (o == NULL) return handle;
+word rebuild_translate_object(object *o) {
     const word known = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
     if (known != 0) return known;
     pthread_mutex_lock(&making);
@@ -134,22 +142,57 @@ word rebuild_translate(word handle) {
     return made;
 }
 
+word rebuild_translate(word handle) {
+    if (handle < LEAST_HANDLE) return handle;
+    if (handle == context_first) return contexts[copies_place()];
+    object *const o = objects_find(handle);
+    return o != NULL ? rebuild_translate_object(o) : handle;
+}
+
 mg_result rebuild_error(void) {
     const mg_result now = CALL(copies_second(), cuStreamQuery, WORD(MG_STREAM_LEGACY));
     return copies_is_loss(now) ? now : MG_INVALID_HANDLE;
 }
 
-static void end_ahead(object *o) {
-    const word second = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
-    switch (o->kind) {
+static void end_made(object_kind kind, word second) {
+    switch (kind) {
         case OBJECT_STREAM: CALL(copies_second(), cuStreamDestroy_v2, second); break;
         case OBJECT_EVENT: CALL(copies_second(), cuEventDestroy_v2, second); break;
         case OBJECT_MODULE: CALL(copies_second(), cuModuleUnload, second); break;
         case OBJECT_LIBRARY: CALL(copies_second(), cuLibraryUnload, second); break;
+        case OBJECT_INSTANCE: CALL(copies_second(), cuGraphExecDestroy, second); break;
         default: break;
     }
-    rebuild_forget(second);
-    atomic_store_explicit(&o->second[copies_place()], 0, memory_order_release);
+}
+
+static word lane_handle(const object *o) { return atomic_load_explicit(&o->second[PLACE_LANE], memory_order_acquire); }
+
+// What was made is no object's any more. Until here the object was not used for another one.
+static void take_out(object *o) {
+    rebuild_forget(lane_handle(o));
+    free(o->uses.items);
+    o->uses = (list){0};
+    atomic_store_explicit(&o->second[PLACE_LANE], 0, memory_order_release);
+}
+
+static void end_ahead(object *o) {
+    end_made(o->kind, lane_handle(o));
+    take_out(o);
+}
+
+// Whether one that was made ahead is not what the program has.
+static bool is_unused(const object *o) { return o->gone || (o->kind == OBJECT_INSTANCE && !ahead_stands(&o->uses)); }
+
+static void end_if_unused(object *o) {
+    if (lane_handle(o) != 0 && is_unused(o)) end_ahead(o);
+}
+
+bool rebuild_end_unused(void) {
+    for (object *o = objects_newest(); o != NULL; o = o->older) {
+        if (takeover_has_to_wait()) return false;
+        end_if_unused(o);
+    }
+    return true;
 }
 
 // The driver captures no copy of memory that is not there yet, and could take its address for one of the host's.
@@ -158,38 +201,111 @@ static bool needs_memory(const object *o) { return o->kind == OBJECT_GRAPH || o-
 // The first launch of a kernel loads it, if nothing has done so before, and the driver's calls for that wait until a lane that has
 // just died is cleared: 0.4 to 2.1 s in one launch (H200, 580.159.04). One that cannot be had is the launch's affair.
 static void make_and_load(object *o) {
-    word function = rebuild_translate(o->key);
+    word function = rebuild_translate_object(o);
     if (function == 0 || o->kind < OBJECT_FUNCTION_OF_MODULE || o->kind > OBJECT_FUNCTION_OF_KERNEL) return;
     if (o->kind == OBJECT_KERNEL_OF_LIBRARY && CALL(copies_second(), cuKernelGetFunction, WORD(&function), function) != MG_SUCCESS) return;
     CALL(copies_second(), cuFuncLoad, function);
 }
 
-bool rebuild_ahead(void) {
+// No lock is held meanwhile that a call of the program could wait for, but that of a takeover. So the program may destroy the object, and
+// be given its handle for another one.
+static bool make_of_short_life(object *o) {
+    object now;
+    list uses = {0};
+    word made = 0;
+    if (!objects_make_begin(o, &now)) return false;
+    // Limits that the program set before it made the instance were noted before that.
+    const bool instance = now.kind == OBJECT_INSTANCE, there = !instance || (limits_set_ahead() && now.find_uses(&now, &uses));
+    if (there) {
+        if (make(&now, &made) != MG_SUCCESS) made = 0;
+        const bool same = objects_make_end(o, &now, made, &uses);
+        if (!same && made != 0) end_made(now.kind, made);
+        // An instance that fails is made when it is used.
+        if (same && made == 0 && !instance) reasons_hold(REASON_second_failed);
+        if (same && made != 0) {
+            pthread_mutex_lock(&making);
+            remember(made, now.key);
+            pthread_mutex_unlock(&making);
+        }
+    }
+    free(uses.items);
+    return there;
+}
+
+static void set_up_again(object *o) {
+    // Else it is left to the takeover.
+    if (!set_up(o, lane_handle(o))) atomic_store_explicit(&o->changed, true, memory_order_release);
+}
+
+static bool is_to_be_made(object *o) {
+    if (o->gone || o->kind == OBJECT_GRAPH) return false;
+    if (o->kind == OBJECT_INSTANCE && o->not_ahead) return false;
+    return lane_handle(o) == 0 || atomic_load_explicit(&o->changed, memory_order_acquire);
+}
+
+// Whether the driver was asked for it.
+static bool make_ahead(object *o) {
+    if (o->kind == OBJECT_STREAM || o->kind == OBJECT_EVENT || o->kind == OBJECT_INSTANCE) return make_of_short_life(o);
+    if (lane_handle(o) == 0) make_and_load(o);
+    else set_up_again(o);
+    return true;
+}
+
+static bool instances_made_ahead(int most) {
+    reason why;
     for (object *o = objects_newest(); o != NULL; o = o->older) {
-        if (takeover_has_to_wait()) return false;
-        const word second = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
-        if (o->gone && second != 0) end_ahead(o);
-        else if (!o->gone && second == 0 && !needs_memory(o)) make_and_load(o);
+        if (o->kind != OBJECT_INSTANCE || !is_to_be_made(o)) continue;
+        if (takeover_has_to_wait() || reasons_any(&why) || most == 0) return false;
+        if (make_ahead(o)) --most;
     }
     return true;
+}
+
+bool rebuild_ahead(int most) {
+    reason why;
+    bool instances = false;
+    for (object *o = objects_newest(); o != NULL; o = o->older) {
+        if (takeover_has_to_wait()) return false;
+        end_if_unused(o);
+        if (!is_to_be_made(o)) continue;
+        // Behind the kernels that they launch.
+        if (o->kind == OBJECT_INSTANCE) instances = true;
+        else if (reasons_any(&why)) return false;
+        else make_ahead(o);
+    }
+    return !instances || instances_made_ahead(most);
+}
+
+// What a driver frees may wait as well, until the lane that has died is cleared.
+static void put_aside(object *o) {
+    word *const kept = list_insert(&aside, sizeof *kept, aside.count);
+    if (kept != NULL) *kept = lane_handle(o);
+    take_out(o);
 }
 
 bool rebuild_at_takeover(void) {
     bool right = true;
     atomic_store_explicit(&taken_over, true, memory_order_release);
     for (object *o = objects_newest(); right && o != NULL; o = o->older) {
+        if (copies_place() == PLACE_LANE && o->kind == OBJECT_INSTANCE && lane_handle(o) != 0 && is_unused(o)) put_aside(o);
         const word second = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
         if (o->gone) continue;
-        if (second == 0) right = (o->kind != OBJECT_STREAM && o->kind != OBJECT_EVENT) || rebuild_translate(o->key) != 0;
+        if (second == 0) right = (o->kind != OBJECT_STREAM && o->kind != OBJECT_EVENT) || rebuild_translate_object(o) != 0;
         else if (atomic_load_explicit(&o->changed, memory_order_acquire)) right = set_up(o, second);
     }
     return right;
 }
 
+void rebuild_end_instances(bool all) {
+    while (aside.count > 0 && !takeover_has_to_wait()) end_made(OBJECT_INSTANCE, ITEMS(word, aside)[--aside.count]);
+    for (object *o = objects_newest(); all && o != NULL && !takeover_has_to_wait(); o = o->older)
+        if (o->kind == OBJECT_INSTANCE && lane_handle(o) != 0) end_ahead(o);
+}
+
 bool rebuild_graphs(void) {
     bool right = true;
     for (object *o = objects_newest(); right && o != NULL; o = o->older)
-        if (!o->gone && needs_memory(o)) right = rebuild_translate(o->key) != 0;
+        if (!o->gone && needs_memory(o)) right = rebuild_translate_object(o) != 0;
     return right;
 }
 
@@ -197,8 +313,9 @@ void rebuild_give_up(void) {
     atomic_store_explicit(&taken_over, false, memory_order_release);
     pthread_mutex_lock(&making);
     for (object *o = objects_newest(); o != NULL; o = o->older) {
-        const word second = atomic_exchange_explicit(&o->second[PLACE_LANE], 0, memory_order_acq_rel);
-        if (second != 0) rebuild_forget(second);
+        if (lane_handle(o) != 0) take_out(o);
+        o->not_ahead = false;
     }
+    aside.count = 0;
     pthread_mutex_unlock(&making);
 }

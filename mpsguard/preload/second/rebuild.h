@@ -3,24 +3,35 @@
 #pragma once
 
 #include "second/copies.h"
+#include "second/objects.h"
 
 // The second driver's handle for one of the program's: made if need be, with all that it needs. What is not known is the
 // second driver's own, or a number that stands for a default stream, and stays. 0 if it cannot be made.
 word rebuild_translate(word handle);
 
+// The same for an object, whatever its handle stands for by now.
+word rebuild_translate_object(object *o);
+
 // What a call gets for a handle that could not be made: the loss of the second driver's own lane, if that is why.
 mg_result rebuild_error(void);
 
-// Makes the second driver's of all objects but graphs ahead of a takeover, loads their kernels, and ends those that the program has
-// destroyed. Under the lock of a takeover, with the second driver's context current; false if it ended early, for one that waits
-// for the lock.
-bool rebuild_ahead(void);
+// Makes the second driver's of all objects but graphs ahead of a takeover, loads their kernels, and ends what is of no use any more. Of
+// instances of graphs, those of which all memory is there, and so many at most: a driver makes none while a lane that has just died is
+// cleared. Under the lock of a takeover, with the second driver's context current; false if some are left, for one that waits for the
+// lock, or as the program would be refused by now.
+bool rebuild_ahead(int most);
 
-// At a takeover: what was made ahead gets the attributes that were set since, and streams and events are made. False if
-// that fails.
+// Ends those that the program has destroyed, and instances of memory that was unmapped there. Likewise.
+bool rebuild_end_unused(void);
+
+// At a takeover, once memory is there: what was made ahead gets the attributes that were set since, and streams and events are made. An
+// instance that was made ahead for another one, or for other memory, is put aside, and made anew when it is used. False if that fails.
 bool rebuild_at_takeover(void);
 
-// Makes those of all graphs, once their memory is there: at a takeover when they are used, before a move is final all. False if
+// After it: ends those that were put aside; `all`: all instances, for they are of no use to a program that was refused.
+void rebuild_end_instances(bool all);
+
+// Makes those of all other graphs, once their memory is there: at a takeover when they are used, before a move is final all. False if
 // that fails.
 bool rebuild_graphs(void);
 

@@ -2,6 +2,7 @@
 
 #include "second/beside.h"
 #include "second/epoch.h"
+#include "second/limits.h"
 #include "second/log.h"
 #include "second/memory.h"
 #include "second/memory_pools.h"
@@ -31,7 +32,7 @@ recovery_state recovery_at_fault(void) {
 }
 
 bool recovery_go_over(bool replay, steps *of) {
-    if (!steps_end(of, &of->context, beside_make(PLACE_LANE) && beside_enter(PLACE_LANE) && beside_set_limits())) return false;
+    if (!steps_end(of, &of->context, beside_make(PLACE_LANE) && beside_enter(PLACE_LANE) && limits_set())) return false;
     if (!steps_end(of, &of->memory, memory_move(replay))) return false;
     if (!steps_end(of, &of->objects, rebuild_at_takeover() && variables_restore() && memory_pools_move())) return false;
     return !replay || steps_end(of, &of->replay, replay_log(&of->calls, NO_LIMIT));

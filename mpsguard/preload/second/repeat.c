@@ -26,7 +26,9 @@ bool repeat_launch(log_entry *entry, word stream) {
     const void *parameters[parameter_count + 1];
     for (size_t i = 0; i < parameter_count; ++i) parameters[i] = at + kept.layout->parameters[i].offset;
     const word packed[] = {EXTRA_POINTER, WORD(at), EXTRA_SIZE, WORD(&kept.size), EXTRA_END};
-    const word function = rebuild_translate(kept.function), given = kept.layout != NULL ? WORD(parameters) : 0,
+    object *const of = kept.of != NULL ? objects_still(kept.of) : NULL;
+    if (of == NULL) return false;
+    const word function = rebuild_translate_object(of), given = kept.layout != NULL ? WORD(parameters) : 0,
                extra = kept.packed ? WORD(packed) : 0;
     const unsigned *const s = kept.sizes;
     if (function == 0) return false;

@@ -38,6 +38,8 @@
 // Of memory that is mapped ahead, in one look, at some milliseconds each; and before a move.
 #define MOST_IN_A_LOOK 8
 #define MOST_BEFORE_A_MOVE 4096
+// One may take as long as several looks, and what the program frees is not kept for so long.
+#define MOST_INSTANCES_IN_A_LOOK 1
 // For the guard, behind a move.
 #define GUARD_MS 20000
 
@@ -173,14 +175,24 @@ static void move_as_asked(const request *asked) {
     move_shut_down();
 }
 
-// `made`: the newest object when all were made last. Not while a takeover is under way: afterwards the second driver's objects are
-// the program's own.
-static void make_ahead(const object **made) {
+// What the program had when all was made last, and the second driver had mapped for it.
+typedef struct {
+    word objects, mapped;
+    bool refused;  // it would be: nothing is made for it then
+    bool whole;
+} made_ahead;
+
+// Not while a takeover is under way: afterwards the second driver's objects are the program's own.
+static void make_ahead(made_ahead *last) {
+    reason why;
     takeover_lock();
     if (room_is_prepared()) {
-        const object *const newest = objects_newest();
-        if (*made != newest) *made = rebuild_ahead() ? newest : NULL;
-        variables_ahead();
+        // What changes from here on is seen by the next look.
+        made_ahead now = {objects_changes(), ahead_changes(), reasons_any(&why), last->whole};
+        if (!last->whole || now.objects != last->objects || now.mapped != last->mapped || now.refused != last->refused)
+            now.whole = now.refused ? rebuild_end_unused() : rebuild_ahead(MOST_INSTANCES_IN_A_LOOK);
+        *last = now;
+        if (!now.refused) variables_ahead();
     }
     takeover_unlock();
 }
@@ -198,7 +210,7 @@ static void *keep_ready(void *unused) {
     uint32_t served = 0;
     uint64_t seen = 0;
     reason why;
-    const object *made = NULL;
+    made_ahead made = {0};
     while (!takeover_happened() && !takeover_was_refused()) {
         double more = 0;
         // At first, and after a move that failed.
@@ -213,7 +225,7 @@ static void *keep_ready(void *unused) {
         if (asked.number != 0 && asked.number != served) {
             move_as_asked(&asked);
             served = asked.number;
-            made = NULL;
+            made = (made_ahead){0};
             continue;
         }
         say_what_may_come();
@@ -249,6 +261,7 @@ static void *keep_ready(void *unused) {
     }
     takeover_lock();
     if (beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE)) {
+        rebuild_end_instances(!takeover_happened());
         if (takeover_happened()) ahead_end();
         else ahead_give_up(true);
     }

@@ -8,13 +8,13 @@
 #include <string.h>
 
 #include "process.h"
-#include "second/beside.h"
 #include "second/copies.h"
 #include "second/epoch.h"
 #include "second/graphs.h"
 #include "second/host_memory.h"
 #include "second/host_reads.h"
 #include "second/images.h"
+#include "second/limits.h"
 #include "second/log.h"
 #include "second/logged.h"
 #include "second/mappings.h"
@@ -198,19 +198,13 @@ static void note_made(function_id id, const word *a) {
 }
 
 static void note_set(function_id id, const word *a) {
-    object *o;
     bool known = true, same = true;
     switch (id) {
         case FUNCTION_cuFuncSetAttribute: known = objects_set_attribute(a[0], (unsigned)a[1], (unsigned)a[2], &same); break;
         case FUNCTION_cuKernelSetAttribute: known = objects_set_attribute(a[2], (unsigned)a[0], (unsigned)a[1], &same); break;
         case FUNCTION_cuFuncSetCacheConfig:
         case FUNCTION_cuKernelSetCacheConfig:
-            if ((o = objects_find(a[0])) == NULL) {
-                known = false;
-                break;
-            }
-            o->cache = (unsigned)a[1] + 1;
-            o->changed = true;
+            known = objects_set_cache(a[0], (unsigned)a[1]);
             break;
         default: break;  // a wait of a stream for an event is over when both are idle
     }
@@ -395,7 +389,7 @@ static mg_result own(const driver_copy *copy, function_id id, const word *a) {
         case FUNCTION_cuCtxSetLimit: {
             const mg_result result = copies_call(copy, id, a, 2);
             if (result != MG_SUCCESS || copy != &first_copy) return result;
-            beside_note_limit(a[0], a[1]);
+            limits_note(a[0], a[1]);
             log_break(REASON_unlogged, copies_name(id));
             return result;
         }

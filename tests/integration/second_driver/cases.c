@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ extern int cuDeviceGetDefaultMemPool(void **, int), cuMemPoolSetAttribute(void *
 extern int cuMemPoolTrimTo(void *, size_t), cuMemAllocAsync(address *, size_t, void *), cuMemFreeAsync(address, void *);
 extern int cuDriverGetVersion(int *), cuMemRelease(unsigned long long);
 extern int cuThreadExchangeStreamCaptureMode(int *), cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **), cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
-extern int cuGraphLaunch(void *, void *), cuGraphDestroy(void *), cuGraphExecDestroy(void *), cuGraphGetNodes(void *, void **, size_t *);
+extern int cuGraphLaunch(void *, void *), cuGraphDestroy(void *), cuGraphExecDestroy(void *), cuGraphGetNodes(void *, void **, size_t *), cuGraphExecUpdate_v2(void *, void *, void *), cuGraphUpload(void *, void *), cuKernelGetFunction(void **, void *);
 extern int cuMemGetAllocationPropertiesFromHandle(void *, unsigned long long), cuIpcGetMemHandle(void *, address);
 
 static void *context, *module, *stream;
@@ -1180,7 +1181,10 @@ static void copy_and_kernel(void) {
 }
 
 // What needs the driver's memory fails from now on in the second one, once.
-static void refuse_to_load(void) { refuse("fail-load_function"); }
+static void refuse_to_load(void) {
+    refuse("fail-load_function");
+    refuse("fail-cuGraphInstantiateWithFlags");
+}
 
 static void loaded_ahead(void) {
     void *const instance = instance_of(copy_and_kernel), *const scale = function("scale");
@@ -1247,6 +1251,8 @@ static void graph_of_freed_memory(void) {
     expect(4, "content");
     DO(cuGraphExecDestroy(instance));
 }
+
+#include "graphs_ahead.h"
 
 // As PyTorch allocates in a capture: in relaxed mode, and from then on the graph computes there.
 static void two_buffers_more(void) {
@@ -1796,7 +1802,10 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(constant_written_first), CASE(seen_by_another_stream), CASE(seen_by_a_copy), CASE(stream_of_ended_thread),
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
     CASE(memory_of_a_pool), CASE(ordered_memory), CASE(ordered_memory_in_flight), CASE(ordered_memory_in_a_capture), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
-    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(loaded_ahead), CASE(many_in_flight), CASE(loaded_ahead_while_busy), CASE(graph_of_freed_memory), CASE(second_lane_faults_too),
+    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(loaded_ahead), CASE(many_in_flight), CASE(loaded_ahead_while_busy), CASE(graph_of_freed_memory),
+    CASE(instance_made_anew), CASE(instance_made_anew_at_fault), CASE(instance_ended_meanwhile), CASE(instance_ended_ahead), CASE(instance_ended_at_fault),
+    CASE(instance_updated), CASE(instance_updated_meanwhile), CASE(instance_updated_after), CASE(unloaded_meanwhile), CASE(memory_mapped_anew), CASE(memory_mapped_anew_at_fault),
+    CASE(attribute_of_captured), CASE(limit_of_instance), CASE(found_otherwise), CASE(instance_when_refused), CASE(instance_of_variable), CASE(second_lane_faults_too),
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),
     CASE(mapped_ahead), CASE(mapped_ahead_in_flight), CASE(freed_is_free), CASE(freed_is_free_when_asked), CASE(freed_is_free_when_refused), CASE(freed_and_wanted),

@@ -16,7 +16,11 @@
 //     that of the capture say; to create, reserve, map and export memory breaks none;
 //   * a copy within the GPU of memory that is not mapped in its copy cannot be captured (1), and a graph with a memset of such
 //     memory not be instantiated (1);
+//   * handles of graphs and instances that were destroyed are given to the next ones;
 //   * a kernel that reaches for memory that is not mapped in its copy faults: outside of MPS the word for it is 700.
+//
+// What is not known of a driver, it may be told to do: where its lane has a file `bound`, an instance is of use with the memory and the limit of the stack
+// alone that were there when it was made.
 //
 // Work is queued, and done when something waits for it; with STAND_IN_SEED, by chance also before.
 #define _GNU_SOURCE
@@ -63,10 +67,11 @@ typedef struct operation {
     unsigned fill;  // bytes of a pattern
     struct stream *of;
     uint64_t behind;
+    ino_t memory[2];  // of an instance: what was at `to` and `from` when it was made
     struct operation *next;
 } operation;
 // What was captured, in the order of the calls, which is one in which it can be done.
-typedef struct graph { const void *of_copy; struct stream *origin; operation *first, **last; uint64_t id; bool broken; int mode; const void *thread; } graph;
+typedef struct graph { const void *of_copy; struct stream *origin; operation *first, **last; uint64_t id; bool broken; int mode; size_t stack; const void *thread; struct graph *ended; } graph;
 typedef struct stream { const void *of_copy; operation *first, **last; uint64_t enqueued, done; bool gone, blocking, torn; graph *captured; } stream;
 typedef struct event { const void *of_copy; stream *in; uint64_t behind; graph *captured; } event;
 typedef struct { int fd; uint64_t size; int references; ino_t inode; } memory;
@@ -164,6 +169,17 @@ static void pause_in(const char *what) {
     if (access(path, F_OK) != 0) return;
     close(open(told, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     for (int i = 0; i < 10000 && access(path, F_OK) == 0; ++i) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+// Stands still where the test has two fifos, `in-WHAT` and `on-WHAT`: it tells by the one, and goes on by the other.
+static void meet_in(const char *what) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/in-%s", lane, what);
+    const int told = open(path, O_WRONLY | O_CLOEXEC);
+    if (told < 0) return;
+    close(told);
+    snprintf(path, sizeof path, "%s/on-%s", lane, what);
+    close(open(path, O_RDONLY | O_CLOEXEC));
 }
 
 // A kernel of this process faults: so does its lane, if it is on one.
@@ -416,7 +432,8 @@ EXPORT int cuCtxPopCurrent_v2(void **c) { *c = current ? (void *)&primary : NULL
 EXPORT int cuCtxGetDevice(int *d) { return current ? (*d = device, OK) : NO_CONTEXT; }
 EXPORT int cuCtxCreate_v2(void **c, unsigned f, int d) { return (void)c, (void)f, (void)d, OK; }
 EXPORT int cuCtxDestroy_v2(void *c) { return (void)c, OK; }
-EXPORT int cuCtxSetLimit(int l, size_t v) { (void)l, (void)v; BEGIN; END(OK); }
+static size_t stack_limit = 1024;
+EXPORT int cuCtxSetLimit(int l, size_t v) { BEGIN; if (l == 0) stack_limit = v; END(OK); }
 EXPORT int cuCtxSynchronize(void) {
     MAY_FAIL;
     BEGIN;
@@ -731,13 +748,24 @@ EXPORT int cuMemsetD8Async(uint64_t to, unsigned char v, size_t n, void *h) { re
 EXPORT int cuMemsetD32_v2_ptds(uint64_t to, unsigned v, size_t n) { return fill(to, v, 4, n, (void *)2); }
 EXPORT int cuMemsetD32Async(uint64_t to, unsigned v, size_t n, void *h) { return fill(to, v, 4, n, h); }
 
-// Graphs.
+// Graphs. Those that were destroyed, of both kinds.
+static graph *ended_graphs, *ended_instances;
+static graph *new_graph(graph **ended) {
+    graph *const made = *ended != NULL ? *ended : calloc(1, sizeof *made);
+    *ended = made->ended;
+    *made = (graph){.of_copy = &primary, .last = &made->first};
+    return made;
+}
 EXPORT int cuStreamBeginCapture_v2(void *h, int mode) {
     static uint64_t captures;
+    meet_in("capture");
     BEGIN;
     if (of(h) == &default_stream || of(h)->captured != NULL) END(CAPTURE_UNSUPPORTED);
-    graph *const g = calloc(1, sizeof *g);
-    *g = (graph){.of_copy = &primary, .origin = of(h), .last = &g->first, .id = ++captures, .mode = mode, .thread = &capture_mode};
+    graph *const g = new_graph(&ended_graphs);
+    g->origin = of(h);
+    g->id = ++captures;
+    g->mode = mode;
+    g->thread = &capture_mode;
     of(h)->captured = g;
     END(OK);
 }
@@ -750,37 +778,79 @@ EXPORT int cuStreamEndCapture(void *h, graph **out) {
     *out = g->broken ? NULL : g;
     END(g->broken ? CAPTURE_BROKEN : OK);
 }
+static ino_t memory_at(const void *address) {
+    for (size_t i = 0; i < map_count; ++i)
+        if ((uintptr_t)address - maps[i].at < maps[i].size) return memories[maps[i].of].inode;
+    return 0;
+}
+static void drop_operations(graph *g) {
+    while (g->first != NULL) {
+        operation *const o = g->first;
+        g->first = o->next;
+        free(o);
+    }
+    g->last = &g->first;
+}
+static void copy_operations(graph *to, const graph *from) {
+    for (const operation *o = from->first; o != NULL; o = o->next) {
+        operation *const made = *to->last = memcpy(malloc(sizeof *o), o, sizeof *o);
+        made->memory[0] = memory_at(o->to);
+        made->memory[1] = memory_at(o->from);
+        to->last = &made->next;
+    }
+    *to->last = NULL;
+}
 EXPORT int cuGraphInstantiateWithFlags(graph **out, graph *g, unsigned long long flags) {
     MAY_FAIL;
+    meet_in("instantiate");
     BEGIN;
     own(g);
     if (flags > 15) END(INVALID);
     for (const operation *o = g->first; o != NULL; o = o->next)
         if (o->fill > 0 && !reaches((uintptr_t)o->to)) END(INVALID);
-    graph *const made = calloc(1, sizeof *made);
-    *made = (graph){.of_copy = &primary, .last = &made->first};
-    for (const operation *o = g->first; o != NULL; o = o->next) {
-        *made->last = memcpy(malloc(sizeof *o), o, sizeof *o);
-        made->last = &(*made->last)->next;
-    }
-    *made->last = NULL;
-    *out = made;
+    *out = new_graph(&ended_instances);
+    (*out)->stack = stack_limit;
+    copy_operations(*out, g);
     END(OK);
+}
+EXPORT int cuGraphExecUpdate_v2(graph *instance, graph *g, void *result) {
+    (void)result;
+    BEGIN;
+    own(instance);
+    own(g);
+    drop_operations(instance);
+    copy_operations(instance, g);
+    END(OK);
+}
+EXPORT int cuGraphUpload(graph *g, void *h) { BEGIN; own(g); (void)of(h); END(OK); }
+static bool is_bound(void) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/bound", lane);
+    return access(path, F_OK) == 0;
 }
 EXPORT int cuGraphLaunch(graph *g, void *h) {
     BEGIN;
     own(g);
-    for (const operation *o = g->first; o != NULL; o = o->next) queue(of(h), *o);
+    for (const operation *o = g->first; o != NULL; o = o->next) {
+        if ((memory_at(o->to) != o->memory[0] || memory_at(o->from) != o->memory[1] || g->stack != stack_limit) && is_bound()) {
+            fputs("an instance of other memory than is there, or of another stack\n", stderr);
+            abort();
+        }
+        queue(of(h), *o);
+    }
     END(OK);
 }
-static int end_graph(graph *g) {
+static int end_graph(graph *g, graph **ended) {
     BEGIN;
     own(g);
+    drop_operations(g);
     g->of_copy = NULL;
+    g->ended = *ended;
+    *ended = g;
     END(OK);
 }
-EXPORT int cuGraphDestroy(graph *g) { return end_graph(g); }
-EXPORT int cuGraphExecDestroy(graph *g) { return end_graph(g); }
+EXPORT int cuGraphDestroy(graph *g) { return end_graph(g, &ended_graphs); }
+EXPORT int cuGraphExecDestroy(graph *g) { MAY_FAIL; return end_graph(g, &ended_instances); }
 EXPORT int cuGraphGetNodes(graph *g, void **nodes, size_t *n) {
     BEGIN;
     own(g);

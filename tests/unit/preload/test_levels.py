@@ -27,7 +27,7 @@ LEVELS: Final = {
     # Bookkeeping under the lock.
     "capture claim host_reads pools registry request streams": 2,
     # State.
-    "copies images log lookup mappings objects process roles takeover_state work zone_table": 1,
+    "copies images limits log lookup mappings objects process roles takeover_state work zone_table": 1,
     # Facts.
     "counters ipc_socket lane layout peer reasons report settings steps uvm_zone": 0,
 }
