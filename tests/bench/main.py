@@ -14,6 +14,7 @@ from tests.bench.core.runner import run
 from tests.bench.results import origin
 from tests.bench.results.recorder import Recorder
 from tests.bench.results.schema import DIRECTORY, ResultError
+from tests.bench.second_driver import samples
 from tests.bench.simulated import simulated_programs
 from tests.bench.suites import SUITES
 
@@ -129,7 +130,12 @@ def _show(title: str, findings: list[Finding]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="gpu-suite", description="Measure mpsguard on a machine with an NVIDIA GPU.")
+    parser = _Parser(
+        prog="gpu-suite",
+        description="Measure mpsguard on a machine with an NVIDIA GPU.",
+        epilog=f"In the environment: {samples.DIRECTORY}, a directory with Samples and Common of NVIDIA's cuda-samples,"
+        " for `second_driver --only programs`.",
+    )
     parser.add_argument("suite", nargs="?", help="what to run; --list shows the choice")
     parser.add_argument("--list", action="store_true", help="print suites and measurements")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this one alone; repeatable")

@@ -96,9 +96,9 @@ def torch_loops(bench: Bench, kinds: Sequence[str], work: Work) -> list[str]:
     return [sys.executable, str(CUDA / "torch_loops.py"), *kinds, *arguments, "--cores", core]
 
 
-def torch_program(*arguments: str) -> list[str]:
-    """The command line of `torch_programs.py`."""
-    return [sys.executable, str(CUDA / "torch_programs.py"), *arguments]
+def python_program(script: str, *arguments: str) -> list[str]:
+    """The command line of one of the Python programs of `fault_injection/cuda`."""
+    return [sys.executable, str(CUDA / script), *arguments]
 
 
 def no_torch(bench: Bench) -> str:

@@ -22,7 +22,7 @@ DEADLINE: Final = 150.0
 
 @dataclass(frozen=True)
 class Program:
-    """One of `torch_programs.py`."""
+    """One of `torch_programs.py`, or of a script that takes the same options."""
 
     name: str
     arguments: tuple[str, ...]
@@ -33,6 +33,7 @@ class Program:
     together: bool = True
     """Whether its runs may share the machine: what is compared are results, not times."""
     note: str = ""
+    script: str = "torch_programs.py"
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,8 @@ class Compared:
     @property
     def same(self) -> int:
         """Runs under the preload that computed what the plain ones did; 0 if those do not agree themselves."""
-        agreed = {run.digests for run in self.plain}
-        if len(agreed) != 1 or () in agreed:
-            return 0
-        return sum(run.digests in agreed for run in self.ours)
+        wanted = agreed(self.plain)
+        return 0 if wanted is None else sum(run.digests == wanted for run in self.ours)
 
     @property
     def at_work(self) -> int:
@@ -87,6 +86,12 @@ class Compared:
             yield from (f"{arm}: {run.failure[:300]}" for run in runs if run.failure)
         if self.served:
             yield "allocations served, and left to the driver: " + ", ".join(each.describe() for each in self.served)
+
+
+def agreed(runs: Sequence[Run]) -> tuple[str, ...] | None:
+    """What all of some runs computed; None if they do not agree, one failed, or there is none."""
+    found = {run.digests for run in runs}
+    return next(iter(found)) or None if len(found) == 1 else None
 
 
 def compare(bench: Bench, target: Target, program: Program) -> Compared:
@@ -116,16 +121,25 @@ def plainly(bench: Bench, target: Target, program: Program) -> Run:
 def _start(
     bench: Bench, clients: Clients, target: Target, program: Program, variables: Mapping[str, str]
 ) -> list[Client]:
+    return [
+        clients.start(words, target.pipe_directory, f"{program.name}, rank {rank}", {**own, **variables})
+        for rank, (words, own) in enumerate(commands(bench, program))
+    ]
+
+
+def commands(bench: Bench, program: Program) -> list[tuple[list[str], Mapping[str, str]]]:
+    """The command line of each of its processes for one run, and further variables."""
     meeting = bench.root / f"meeting-{uuid.uuid4().hex}"
     world = ("--world", str(len(program.ranks)), "--meeting", str(meeting))
     return [
-        clients.start(
-            preloaded.torch_program(
-                *program.arguments, *world, "--rank", str(rank), "--device", str(rank if program.own_devices else 0)
+        (
+            preloaded.python_program(
+                program.script,
+                *program.arguments,
+                *world,
+                *("--rank", str(rank), "--device", str(rank if program.own_devices else 0)),
             ),
-            target.pipe_directory,
-            f"{program.name}, rank {rank}",
-            {**own, **variables},
+            own,
         )
         for rank, own in enumerate(program.ranks)
     ]

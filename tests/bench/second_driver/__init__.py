@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.bench.second_driver import alone, busy, compiled, cost, engine, idle, moves
+from tests.bench.second_driver import alone, busy, compiled, cost, engine, idle, moves, unchanged
 
 MEASUREMENTS: Final = (
     idle.MEASUREMENT,
@@ -12,4 +12,5 @@ MEASUREMENTS: Final = (
     alone.MEASUREMENT,
     moves.MEASUREMENT,
     cost.MEASUREMENT,
+    unchanged.MEASUREMENT,
 )

@@ -63,7 +63,7 @@ def all_of_them(bench: Bench, state: State) -> tuple[list[Program], str]:
 def _compiled(directory: Path) -> tuple[Path, str]:
     """The program, and what is to be said of how it was built."""
     failure = ""
-    for flags in [*cublas(_toolkit(), _wheels()), _WITHOUT]:
+    for flags in [*cublas(toolkit(), wheels()), _WITHOUT]:
         try:
             binary = compile_cuda("second_idle", directory, flags)
         except SuiteError as error:
@@ -74,20 +74,27 @@ def _compiled(directory: Path) -> tuple[Path, str]:
 
 
 def cublas(toolkit: Path | None, wheels: tuple[Path, ...]) -> Iterator[tuple[str, ...]]:
-    """The compiler's flags for each cuBLAS that is here: the CUDA toolkit's, and those of Python wheels."""
-    if toolkit is not None and any(any(toolkit.glob(f"{lib}/libcublas.so")) for lib in ("lib*", "targets/*/lib")):
-        yield ("-lcublas",)
-    for header in [header for wheel in wheels for header in sorted(wheel.rglob("cublas_v2.h"))]:
-        for library in sorted((header.parents[1] / "lib").glob("libcublas.so*")):
+    """The compiler's flags for each cuBLAS that is here."""
+    return libraries("cublas", "cublas_v2.h", toolkit, wheels)
+
+
+def libraries(name: str, header: str, toolkit: Path | None, wheels: tuple[Path, ...]) -> Iterator[tuple[str, ...]]:
+    """The compiler's flags for each library of a name that is here: the CUDA toolkit's, and those of Python wheels."""
+    if toolkit is not None and any(any(toolkit.glob(f"{lib}/lib{name}.so")) for lib in ("lib*", "targets/*/lib")):
+        yield (f"-l{name}",)
+    for found in [found for wheel in wheels for found in sorted(wheel.rglob(header))]:
+        for library in sorted((found.parents[1] / "lib").glob(f"lib{name}.so*")):
             # By the linker: nvcc takes no file with a version behind its suffix.
-            yield ("-I", str(header.parent), "-Xlinker", str(library), "-Xlinker", f"-rpath={library.parent}")
+            yield ("-I", str(found.parent), "-Xlinker", str(library), "-Xlinker", f"-rpath={library.parent}")
 
 
-def _toolkit() -> Path | None:
+def toolkit() -> Path | None:
+    """The directory of the CUDA toolkit; None without nvcc."""
     nvcc = which("nvcc")
     return Path(nvcc).resolve().parents[1] if nvcc is not None else None
 
 
-def _wheels() -> tuple[Path, ...]:
+def wheels() -> tuple[Path, ...]:
+    """The directories with NVIDIA's Python wheels."""
     found = importlib.util.find_spec("nvidia")
     return tuple(map(Path, found.submodule_search_locations or ())) if found is not None else ()
