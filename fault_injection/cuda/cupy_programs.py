@@ -88,7 +88,7 @@ def kernels(cupy: Any) -> Iterator[Any]:
     yield squares(values, values + 1)
     norm = cupy.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "norm")
     yield norm(values[:700_000].reshape(7, -1), axis=1)
-    yield cupy.fuse()(lambda x, y: x * y + cupy.tanh(x))(values / length, values)
+    yield cupy.fuse(kernel_name="mixed")(lambda x, y: x * y + cupy.tanh(x))(values / length, values)
     module = cupy.RawModule(code=_MODULE, options=("-std=c++17",), name_expressions=("doubled<float>", "doubled<int>"))
     for name, kind in (("doubled<float>", cupy.float32), ("doubled<int>", cupy.int32)):
         doubled = cupy.arange(length, dtype=kind)
@@ -115,7 +115,7 @@ def kernels(cupy: Any) -> Iterator[Any]:
 
 
 def libraries(cupy: Any) -> Iterator[Any]:
-    """Transforms by cuFFT, products by cuBLAS, factors by cuSOLVER, sparse products by cuSPARSE."""
+    """Transforms by cuFFT, products by cuBLAS, factors by cuSOLVER."""
     random = cupy.random.default_rng(2026)
     square = random.standard_normal((512, 512))
     for kind in (cupy.float32, cupy.float64, cupy.float16):
@@ -129,9 +129,13 @@ def libraries(cupy: Any) -> Iterator[Any]:
     yield from (cupy.linalg.cholesky(symmetric), cupy.linalg.inv(symmetric), cupy.linalg.solve(square, square[0]))
     yield from (*cupy.linalg.qr(square), *cupy.linalg.svd(square[:128, :128]), *cupy.linalg.eigh(symmetric))
     yield cupy.linalg.det(symmetric / 512)
-    sparse = importlib.import_module("cupyx.scipy.sparse")
-    whole = cupy.rint(square * 4)
-    thin = sparse.csr_matrix(cupy.where(cupy.abs(whole) > 8, whole, 0))
+
+
+def sparse(cupy: Any) -> Iterator[Any]:
+    """Sparse products by cuSPARSE, of whole numbers."""
+    matrices = importlib.import_module("cupyx.scipy.sparse")
+    whole = cupy.rint(cupy.random.default_rng(2026).standard_normal((512, 512)) * 4)
+    thin = matrices.csr_matrix(cupy.where(cupy.abs(whole) > 8, whole, 0))
     yield from (thin @ whole[0], thin @ whole, (thin @ thin).toarray(), thin.T.tocsr().data)
 
 
@@ -211,6 +215,7 @@ PROGRAMS: dict[str, Callable[[Any], Iterator[Any]]] = {
     "arrays": arrays,
     "kernels": kernels,
     "libraries": libraries,
+    "sparse": sparse,
     "streams": streams,
     "ordered": ordered,
     "managed": managed,

@@ -35,7 +35,7 @@ from tests.bench.second_driver.words import YES, Survival, Words
 TORCH, CUPY, SAMPLES = "small programs (PyTorch, cuBLAS, NCCL)", "CuPy", "NVIDIA's samples"
 CUPY_PROGRAMS: Final = tuple(
     Program(f"CuPy: {name}", (name,), script="cupy_programs.py")
-    for name in ("arrays", "kernels", "libraries", "streams", "ordered", "managed")
+    for name in ("arrays", "kernels", "libraries", "sparse", "streams", "ordered", "managed")
 )
 _PLAIN_RUNS: Final = 2
 """So that a program with results that vary anyway is found out; with --quick one of a program in Python."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from tests.bench.core.batch import Command, End, Task
 from tests.bench.core.bench import Bench
 from tests.bench.core.finding import Finding
 from tests.bench.core.guard import Options
+from tests.bench.core.programs import CUDA
 from tests.bench.isolation.sameness import Run
 from tests.bench.second_driver import samples, unchanged, words
 from tests.bench.second_driver.samples import Sample
@@ -280,3 +282,11 @@ def test_programs_are_compared_at_a_guard_and_heard(tmp_path: Path) -> None:
     assert rows[f"hot: {lives}"].row.value == 2
     assert rows["incidents at the guard meanwhile"].row.holds
     assert "same: cold as plain, mostly arrays" in (tmp_path / "second_driver-programs.txt").read_text()
+
+
+def test_the_programs_of_cupy_are_those_that_there_are() -> None:
+    source = (CUDA / "cupy_programs.py").read_text()
+    (table,) = [node.value for node in ast.parse(source).body if isinstance(node, ast.AnnAssign)]
+    assert isinstance(table, ast.Dict)
+    there = [key.value for key in table.keys if isinstance(key, ast.Constant)]
+    assert [each.arguments for each in unchanged.CUPY_PROGRAMS] == [(name,) for name in there]
