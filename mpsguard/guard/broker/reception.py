@@ -17,9 +17,10 @@ from mpsguard.linux.processes import peer_user
 from mpsguard.linux.sockets import accepting
 from mpsguard.linux.sockets.accepting import Acceptor
 
-_ACCEPT_BATCH: Final = 512
-"""Connections accepted in one turn of the event loop, some 8 ms in a flood: connections in service need turns of their
-own. The kernel's backlog is one queue for all users, so that a flood in it holds up the others."""
+_ACCEPT_BATCH: Final = 128
+"""Connections accepted in one turn of the event loop, some 2 ms in a flood: connections in service need turns of their
+own, of which a handshake takes about five. The kernel's backlog is one queue for all users, so that a flood in it holds
+up the others."""
 
 _WAITING_OF_A_USER: Final = 1024
 """Connections of one user that are accepted and not served yet; each costs a descriptor."""
