@@ -73,6 +73,12 @@ static bool has_access(const piece *p, const mapping *m) {
            p->access.location.id == m->access.location.id;
 }
 
+static bool clear(uint64_t at, uint64_t size) {
+    for (size_t i = pieces.count; i-- > 0;)
+        if (is_between(&ITEMS(piece, pieces)[i], at, size) && !unmap(i)) return false;
+    return true;
+}
+
 // Makes what is mapped at its address this one.
 static bool place(const mapping *m, word of, word spare) {
     piece *p = known(of, spare);
@@ -86,8 +92,7 @@ static bool place(const mapping *m, word of, word spare) {
             return true;
         }
     }
-    for (size_t i = pieces.count; i-- > 0;)
-        if (is_between(&ITEMS(piece, pieces)[i], m->at, m->size) && !unmap(i)) return false;
+    if (!clear(m->at, m->size)) return false;
     p = list_insert(&pieces, sizeof *p, find(of, spare));
     if (p == NULL) return false;
     atomic_store(&any, true);
@@ -103,6 +108,10 @@ static mapping spare_of(const mapping *m) {
 
 bool ahead_map(const mapping *m) {
     return copies_place() == PLACE_LANE ? place(m, m->number, 0) : mappings_move(m);
+}
+
+bool ahead_make_way(const mapping *m) {
+    return copies_place() != PLACE_LANE || known(m->number, 0) != NULL || clear(m->at, m->size);
 }
 
 bool ahead_map_spare(const mapping *m) {

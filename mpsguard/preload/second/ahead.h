@@ -35,6 +35,9 @@ bool ahead_map(const mapping *m);
 bool ahead_map_spare(const mapping *m);
 bool ahead_unmap(const mapping *m);
 
+// Likewise, of one that the repetition maps, and unmaps again: what is mapped where it will be is unmapped, and does not stand.
+bool ahead_make_way(const mapping *m);
+
 // After a takeover: unmaps the spare memory. What else is mapped is the program's own affair from now on.
 void ahead_end(void);
 

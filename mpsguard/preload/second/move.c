@@ -77,7 +77,7 @@ const char *move_carry(word context) {
     reason why;
     const uint64_t total = work_total();
     if (!variables_are_saved(total) && !variables_save(context, total)) return "variables";
-    if (!beside_enter(PLACE_LANE)) return "context";
+    if (!beside_enter(PLACE_LANE) || !limits_set_ahead()) return "context";
     if (!memory_move(false)) return "memory";
     if (!rebuild_at_takeover() || !rebuild_graphs() || !variables_restore() || !memory_pools_move()) return "objects";
     if (copies_call(copies_second(), FUNCTION_cuCtxSynchronize, NULL, 0) != MG_SUCCESS || !memory_is_the_same(context)) return "compare";

@@ -296,10 +296,35 @@ bool rebuild_at_takeover(void) {
     return right;
 }
 
-void rebuild_end_instances(bool all) {
-    while (aside.count > 0 && !takeover_has_to_wait()) end_made(OBJECT_INSTANCE, ITEMS(word, aside)[--aside.count]);
-    for (object *o = objects_newest(); all && o != NULL && !takeover_has_to_wait(); o = o->older)
-        if (o->kind == OBJECT_INSTANCE && lane_handle(o) != 0) end_ahead(o);
+static bool is_instance(const object *o) { return o->kind == OBJECT_INSTANCE && lane_handle(o) != 0; }
+
+bool rebuild_has_instances(void) {
+    for (const object *o = objects_newest(); o != NULL; o = o->older)
+        if (is_instance(o)) return true;
+    return false;
+}
+
+bool rebuild_end_instances(bool all) {
+    for (; aside.count > 0; --aside.count) {
+        if (takeover_has_to_wait()) return false;
+        end_made(OBJECT_INSTANCE, ITEMS(word, aside)[aside.count - 1]);
+    }
+    for (object *o = objects_newest(); all && o != NULL; o = o->older) {
+        if (!is_instance(o)) continue;
+        if (takeover_has_to_wait()) return false;
+        end_ahead(o);
+    }
+    return true;
+}
+
+bool rebuild_has_unused(bool all) { return aside.count > 0 || (all && rebuild_has_instances()); }
+
+void rebuild_give_up_instances(void) {
+    for (object *o = objects_newest(); o != NULL; o = o->older) {
+        if (o->kind != OBJECT_INSTANCE) continue;
+        o->not_ahead = true;
+        if (lane_handle(o) != 0) end_ahead(o);
+    }
 }
 
 bool rebuild_graphs(void) {

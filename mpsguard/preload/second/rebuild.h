@@ -28,8 +28,14 @@ bool rebuild_end_unused(void);
 // instance that was made ahead for another one, or for other memory, is put aside, and made anew when it is used. False if that fails.
 bool rebuild_at_takeover(void);
 
-// After it: ends those that were put aside; `all`: all instances, for they are of no use to a program that was refused.
-void rebuild_end_instances(bool all);
+// After it: ends those that were put aside; `all`: all instances, for they are of no use to a program that was refused. False if some are
+// left, for one that waits for the lock.
+bool rebuild_end_instances(bool all);
+bool rebuild_has_unused(bool all);
+
+// The program needs the memory that instances take: whether there are any, without a lock; and ends them. They are made at the takeover.
+bool rebuild_has_instances(void);
+void rebuild_give_up_instances(void);
 
 // Makes those of all other graphs, once their memory is there: at a takeover when they are used, before a move is final all. False if
 // that fails.

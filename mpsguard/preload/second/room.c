@@ -3,6 +3,7 @@
 #include "second/ahead.h"
 #include "second/beside.h"
 #include "second/log.h"
+#include "second/rebuild.h"
 #include "second/spare.h"
 #include "second/takeover_state.h"
 
@@ -32,8 +33,15 @@ bool room_give_up_spare(reason why, const char *detail) {
     return !takeover_happened() && spare_give_up();
 }
 
+static bool give_up_instances(void) {
+    if (!rebuild_has_instances() || !room_is_prepared()) return false;
+    rebuild_give_up_instances();
+    CALL(copies_second(), cuCtxSetCurrent, 0);
+    return true;
+}
+
 bool room_is_made(void) {
-    if (!spare_is_held() && !ahead_is_behind()) return false;
+    if (!spare_is_held() && !ahead_is_behind() && !rebuild_has_instances()) return false;
     takeover_lock_at_once();
     // What the program has freed may be enough.
     bool more = drop_ahead();
@@ -41,6 +49,7 @@ bool room_is_made(void) {
         more = room_give_up_spare(REASON_no_spare_memory, "the program needed it");
         drop_ahead();
     }
+    if (!more) more = give_up_instances();
     takeover_unlock();
     return more;
 }

@@ -154,7 +154,10 @@ static bool restore(const mapping *m) {
 
 bool spare_restore(void) {
     bool right = true;
-    for (size_t i = 0; right && i < retired.count; ++i) right = restore(&ITEMS(mapping, retired)[i]);
+    for (size_t i = 0; right && i < retired.count; ++i) {
+        const mapping *const m = &ITEMS(mapping, retired)[i];
+        right = m->since_epoch ? ahead_make_way(m) : restore(m);
+    }
     for (size_t i = 0; right && i < mappings.count; ++i) right = restore(&ITEMS(mapping, mappings)[i]);
     return right;
 }

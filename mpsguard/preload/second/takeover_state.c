@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-// For what is under way in a driver when the process exits.
-#define EXIT_MS 200
+// For what is under way in a driver when the process exits, such as an instance of a graph.
+#define EXIT_MS 2000
 
 static _Atomic(const driver_copy *) at_hand = &first_copy;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

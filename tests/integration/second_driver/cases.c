@@ -41,7 +41,7 @@ extern int cuMemcpyDtoHAsync_v2(void *, address, size_t, void *), cuMemcpyHtoDAs
 extern int cuMemcpyDtoDAsync_v2(address, address, size_t, void *), cuMemcpy2DAsync_v2(const void *, void *), cuMemsetD32Async(address, unsigned, size_t, void *);
 extern int cuMemFree_v2(address), cuMemMap(address, size_t, size_t, unsigned long long, unsigned long long), cuMemUnmap(address, size_t);
 extern int cuMemAddressReserve(address *, size_t, size_t, address, unsigned long long), cuMemSetAccess(address, size_t, const void *, size_t);
-extern int cuMemsetD32_v2_ptds(address, unsigned, size_t), cuCtxSetLimit(int, size_t), cuFuncSetAttribute(void *, int, int), cuMemGetInfo_v2(size_t *, size_t *), cuMemAllocFromPoolAsync(address *, size_t, void *, void *), cuMemcpyAsync(address, address, size_t, void *);
+extern int cuMemsetD32_v2_ptds(address, unsigned, size_t), cuCtxSetLimit(int, size_t), cuCtxGetLimit(size_t *, int), cuFuncSetAttribute(void *, int, int), cuMemGetInfo_v2(size_t *, size_t *), cuMemAllocFromPoolAsync(address *, size_t, void *, void *), cuMemcpyAsync(address, address, size_t, void *);
 extern int cuDeviceGetDefaultMemPool(void **, int), cuMemPoolSetAttribute(void *, int, void *), cuMemPoolGetAttribute(void *, int, void *);
 extern int cuMemPoolTrimTo(void *, size_t), cuMemAllocAsync(address *, size_t, void *), cuMemFreeAsync(address, void *);
 extern int cuDriverGetVersion(int *), cuMemRelease(unsigned long long);
@@ -1804,7 +1804,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(memory_of_a_pool), CASE(ordered_memory), CASE(ordered_memory_in_flight), CASE(ordered_memory_in_a_capture), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
     CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(fault_behind_a_copy), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight), CASE(graph_used_after), CASE(loaded_ahead), CASE(many_in_flight), CASE(loaded_ahead_while_busy), CASE(graph_of_freed_memory),
     CASE(instance_made_anew), CASE(instance_made_anew_at_fault), CASE(instance_ended_meanwhile), CASE(instance_ended_ahead), CASE(instance_ended_at_fault),
-    CASE(instance_updated), CASE(instance_updated_meanwhile), CASE(instance_updated_after), CASE(unloaded_meanwhile), CASE(memory_mapped_anew), CASE(memory_mapped_anew_at_fault),
+    CASE(instance_updated), CASE(instance_updated_meanwhile), CASE(instance_updated_after), CASE(unloaded_meanwhile), CASE(memory_mapped_anew), CASE(memory_mapped_anew_at_fault), CASE(memory_mapped_between), CASE(limit_in_a_move),
     CASE(attribute_of_captured), CASE(limit_of_instance), CASE(found_otherwise), CASE(instance_when_refused), CASE(instance_of_variable), CASE(second_lane_faults_too),
     CASE(graph_in_flight), CASE(graph_with_memory_of_its_own), CASE(memory_refused_in_a_capture), CASE(graph_of_two_streams), CASE(captured_after), CASE(captured_for_long), CASE(graph_with_host_memory),
     CASE(capture_at_fault), CASE(graphs_of_threads), CASE(graph_launched_by_kernels), CASE(graph_of_unloaded), CASE(instance_ended_in_flight),

@@ -1,6 +1,8 @@
 // Cases for instances of graphs that a hot second driver has made before the fault.
 #pragma once
 
+#include "asks.h"
+
 // The second driver stands still in its next call of that kind (meet_in in stand_in.c).
 static void meet(const char *what) {
     char name[64];
@@ -248,6 +250,27 @@ static void memory_mapped_anew_at_fault(void) {
     if (!was_refused("fail-cuGraphExecDestroy")) wrong("it was not made ahead, or is kept");
 }
 
+// Other memory was there since the epoch, for less than a look: the repetition maps it, and unmaps it again.
+static void memory_mapped_between(void) {
+    make_file(SECOND, "bound");
+    DO(cuMemAddressReserve(&placed, 2 << 20, 0, 0, 0));
+    set(1);
+    settle();
+    place_new(5);
+    DO(cuStreamSynchronize(stream));
+    DO(cuMemUnmap(placed, 2 << 20));
+    place_new(8);
+    void *const instance = instance_of(from_placed);
+    DO(cuStreamSynchronize(stream));
+    settle_ahead();
+    settle_ahead();
+    refuse("fail-cuGraphExecDestroy");
+    fault_at_once();
+    launch_and_expect(instance, 25);
+    await_end_of_looks();
+    if (!was_refused("fail-cuGraphExecDestroy")) wrong("it was not made ahead, or is kept");
+}
+
 static void *large;
 static void large_kernel(void) {
     const address n = 4, a = 3, b = 1;
@@ -274,6 +297,23 @@ static void limit_of_instance(void) {
     void *const instance = instance_of(one_kernel);
     settle_ahead();
     go_over_with(instance, 4);
+}
+
+// A move makes the instance while the program goes on.
+static void limit_in_a_move(void) {
+    const struct timespec pause = {.tv_nsec = 1000000};
+    size_t limit = 0;
+    set(1);
+    instance_of(one_kernel);
+    settle();
+    meet("instantiate");
+    if (!ask_move(1, 0)) wrong("the request");
+    await_met("instantiate");
+    DO(cuCtxSetLimit(0, 8192));
+    let_on("instantiate");
+    for (int i = 0; i < 60000 && move_answer(1) == 0; ++i) nanosleep(&pause, NULL);
+    DO(cuCtxGetLimit(&limit, 0));
+    if (limit != 8192) wrong("the limit");
 }
 
 static void *kernel;

@@ -49,7 +49,7 @@
 #define HEEDED ((uint64_t)64 << 20)
 #define MOST 4096
 
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, FILE_NOT_FOUND = 301, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ALREADY_REGISTERED = 712, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719, TERMINATED = 810, UNKNOWN_ERROR = 999 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, FILE_NOT_FOUND = 301, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, UNSUPPORTED_LIMIT = 215, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ALREADY_REGISTERED = 712, CAPTURE_BROKEN = 901, CAPTURE_UNSUPPORTED = 900, ILLEGAL_ADDRESS = 700, LOST = 719, TERMINATED = 810, UNKNOWN_ERROR = 999 };
 
 typedef struct { uint64_t p, n, a, b; } arguments;
 typedef struct variable { char *name; uint64_t size; unsigned char *at; struct variable *next; } variable;
@@ -434,6 +434,7 @@ EXPORT int cuCtxCreate_v2(void **c, unsigned f, int d) { return (void)c, (void)f
 EXPORT int cuCtxDestroy_v2(void *c) { return (void)c, OK; }
 static size_t stack_limit = 1024;
 EXPORT int cuCtxSetLimit(int l, size_t v) { BEGIN; if (l == 0) stack_limit = v; END(OK); }
+EXPORT int cuCtxGetLimit(size_t *v, int l) { BEGIN; if (l == 0) *v = stack_limit; END(l == 0 ? OK : UNSUPPORTED_LIMIT); }
 EXPORT int cuCtxSynchronize(void) {
     MAY_FAIL;
     BEGIN;
@@ -981,10 +982,10 @@ EXPORT int cuMemFree_v2(uint64_t at) { (void)at; BEGIN; END(OK); }
 EXPORT int cuMemAllocPitch_v2(uint64_t *out, size_t *pitch, size_t w, size_t h, unsigned e) { (void)e; *pitch = (w + 511) & ~(size_t)511; return cuMemAlloc_v2(out, *pitch * h); }
 EXPORT int cuMemGetAddressRange_v2(uint64_t *b, size_t *s, uint64_t a) { BEGIN; *b = a; *s = 1; END(OK); }
 EXPORT int cuMemGetInfo_v2(size_t *f, size_t *t) {
-    const char *const left = getenv("STAND_IN_LEFT_MIB");
+    const char *const all = getenv("STAND_IN_ALL_MIB");
     BEGIN;
-    *f = left != NULL ? (size_t)atoi(left) << 20 : (size_t)60 << 30;
-    if (left == NULL) *f -= all_memory();
+    const size_t most = all != NULL ? (size_t)atoi(all) << 20 : (size_t)60 << 30, taken = all_memory();
+    *f = most > taken ? most - taken : 0;
     *t = (size_t)80 << 30;
     END(OK);
 }

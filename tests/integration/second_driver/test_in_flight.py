@@ -142,8 +142,8 @@ def test_without_spare_memory_work_in_flight_gets_the_error(
 
 
 def test_some_memory_is_left_to_others(built: Bench, tmp_path: Path) -> None:
-    """Of 1,000 MiB a copy of 602 would leave too little."""
-    ended = built.case(tmp_path, "cold", "much_memory", spare=SPARE, STAND_IN_LEFT_MIB="1000")
+    """Of 1,000 MiB beside the program's own 602 a copy of those would leave too little."""
+    ended = built.case(tmp_path, "cold", "much_memory", spare=SPARE, STAND_IN_ALL_MIB="1602")
     assert (ended.said, ended.reason) == ("lost 719", "no_spare_memory")
 
 

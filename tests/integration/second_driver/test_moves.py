@@ -50,6 +50,11 @@ def test_the_old_driver_may_answer_nothing_any_more(built: Bench, tmp_path: Path
     assert [each["outcome"] for each in ended.attempts] == ["moved"]
 
 
+def test_a_limit_that_is_set_meanwhile_is_carried_over(built: Bench, tmp_path: Path) -> None:
+    ended = built.case(tmp_path, "cold", "limit_in_a_move")
+    assert [each["outcome"] for each in ended.attempts] == ["moved"]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_what_cannot_be_carried_over_stays(built: Bench, tmp_path: Path, mode: str) -> None:
     ended = built.run(tmp_path, mode, 3, when="move", USES_MANAGED="1")
