@@ -359,7 +359,7 @@ bool takeover_after(mg_result result) {
 }
 
 void takeover_wait(void) {
-    takeover_lock_at_once();
+    takeover_lock();
     takeover_unlock();
 }
 
