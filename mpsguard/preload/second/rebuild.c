@@ -208,7 +208,7 @@ static void make_and_load(object *o) {
 }
 
 // No lock is held meanwhile that a call of the program could wait for, but that of a takeover. So the program may destroy the object, and
-// be given its handle for another one.
+// be given its handle for another one. Whether the driver was asked for it.
 static bool make_of_short_life(object *o) {
     object now;
     list uses = {0};
@@ -243,12 +243,10 @@ static bool is_to_be_made(object *o) {
     return lane_handle(o) == 0 || atomic_load_explicit(&o->changed, memory_order_acquire);
 }
 
-// Whether the driver was asked for it.
-static bool make_ahead(object *o) {
-    if (o->kind == OBJECT_STREAM || o->kind == OBJECT_EVENT || o->kind == OBJECT_INSTANCE) return make_of_short_life(o);
-    if (lane_handle(o) == 0) make_and_load(o);
+static void make_ahead(object *o) {
+    if (o->kind == OBJECT_STREAM || o->kind == OBJECT_EVENT) make_of_short_life(o);
+    else if (lane_handle(o) == 0) make_and_load(o);
     else set_up_again(o);
-    return true;
 }
 
 static bool instances_made_ahead(int most) {
@@ -256,7 +254,7 @@ static bool instances_made_ahead(int most) {
     for (object *o = objects_newest(); o != NULL; o = o->older) {
         if (o->kind != OBJECT_INSTANCE || !is_to_be_made(o)) continue;
         if (takeover_has_to_wait() || reasons_any(&why) || most == 0) return false;
-        if (make_ahead(o)) --most;
+        if (make_of_short_life(o)) --most;
     }
     return true;
 }
