@@ -20,6 +20,11 @@ from tests.harness.whole_lines import whole_lines
 HERE: Final = Path(__file__).resolve().parent
 UVM_DEVICE: Final = "/memfd:nvidia-uvm (deleted)"
 """What /proc/self/fd shows for the stand-in's UVM device."""
+SPARE: Final = 4096
+"""MiB: more than any program here has."""
+ONCE: Final = {"MPSGUARD_SECOND_EPOCH_MS": "100000"}
+"""One epoch, at the first wait of the program."""
+BESIDE: Final = {"MPSGUARD_SECOND_REPETITION": "beside"}
 _SECONDS: Final = 120.0
 
 

@@ -7,14 +7,10 @@ from typing import Final
 
 import pytest
 
-from tests.integration.second_driver.bench import Bench
+from tests.integration.second_driver.bench import ONCE, SPARE, Bench
 
 pytestmark = pytest.mark.slow(seconds=30, reason="compiles the preload, and runs a program for each case")
 
-SPARE: Final = 4096
-"""MiB: more than any program here has."""
-ONCE: Final = {"MPSGUARD_SECOND_EPOCH_MS": "100000"}
-"""One epoch, at the first wait of the program."""
 MAPPING: Final = ("cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess")
 """What the second driver does to map memory; in the first one it is exported."""
 REGISTERING: Final = "cuMemHostRegister_v2"

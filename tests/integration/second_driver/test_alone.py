@@ -9,16 +9,11 @@ from typing import Final
 
 import pytest
 
-from tests.integration.second_driver.bench import Bench, Ended
+from tests.integration.second_driver.bench import BESIDE, ONCE, SPARE, Bench, Ended
 
 pytestmark = pytest.mark.slow(seconds=40, reason="compiles the preload, and runs many schedules of threads and faults")
 
 MODES: Final = ["cold", "hot"]
-SPARE: Final = 4096
-"""MiB: more than any program here has."""
-ONCE: Final = {"MPSGUARD_SECOND_EPOCH_MS": "100000"}
-"""One epoch, at the first wait of the program."""
-BESIDE: Final = {"MPSGUARD_SECOND_REPETITION": "beside"}
 
 
 @pytest.mark.parametrize("mode", MODES)

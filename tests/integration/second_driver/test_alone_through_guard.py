@@ -18,12 +18,10 @@ from mpsguard.guard.triage.evidence_group import BEFORE
 from tests.harness.guard_process import GuardProcess
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
-from tests.integration.second_driver.bench import Bench
+from tests.integration.second_driver.bench import SPARE, Bench
 from tests.integration.second_driver.served import Served
 
 pytestmark = pytest.mark.slow(seconds=40, reason="compiles the preload, starts guards with two lanes")
-
-SPARE = 4096
 
 
 @contextmanager

@@ -7,13 +7,11 @@ from typing import Final
 
 import pytest
 
-from tests.integration.second_driver.bench import Bench
+from tests.integration.second_driver.bench import SPARE, Bench
 
 pytestmark = pytest.mark.slow(seconds=20, reason="compiles the preload")
 
 MODES: Final = ["cold", "hot"]
-SPARE: Final = 4096
-"""MiB: more than any program here has."""
 
 
 @pytest.mark.parametrize("mode", MODES)

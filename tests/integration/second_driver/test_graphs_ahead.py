@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-from tests.integration.second_driver.bench import Bench
+from tests.integration.second_driver.bench import BESIDE, ONCE, SPARE, Bench
 
 pytestmark = pytest.mark.slow(seconds=30, reason="compiles the preload, and runs a program for each case")
-
-SPARE: Final = 4096
-"""MiB: more than any program here has."""
-ONCE: Final = {"MPSGUARD_SECOND_EPOCH_MS": "100000"}
-BESIDE: Final = {"MPSGUARD_SECOND_REPETITION": "beside"}
 
 
 @pytest.mark.parametrize("spare", [None, SPARE])

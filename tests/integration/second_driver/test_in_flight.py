@@ -9,15 +9,11 @@ from typing import Final
 
 import pytest
 
-from tests.integration.second_driver.bench import Bench
+from tests.integration.second_driver.bench import ONCE, SPARE, Bench
 
 pytestmark = pytest.mark.slow(seconds=30, reason="compiles the preload, and runs a program for each case")
 
 MODES: Final = ["cold", "hot"]
-SPARE: Final = 4096
-"""MiB: more than any program here has."""
-ONCE: Final = {"MPSGUARD_SECOND_EPOCH_MS": "100000"}
-"""One epoch, at the first wait of the program."""
 
 
 @pytest.mark.parametrize("mode", MODES)
