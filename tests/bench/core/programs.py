@@ -102,18 +102,23 @@ def build(directory: Path) -> CudaPrograms:
     return CudaPrograms(find_control(), directory / "worker")
 
 
-def compile_cuda(name: str, directory: Path, flags: Sequence[str] = ()) -> Path:
-    """Compile one of them, with further flags if there are any; NotRunError without nvcc, SuiteError with its words.
+def driver_library(nvcc: str) -> list[str]:
+    """The compiler's flags for libcuda.
 
     A path from `nvcc`'s own stubs is added because a toolkit without a driver beside it has libcuda nowhere else.
     """
+    stubs = Path(nvcc).resolve().parents[1] / "lib64" / "stubs"
+    return [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
+
+
+def compile_cuda(name: str, directory: Path, flags: Sequence[str] = ()) -> Path:
+    """Compile one of them, with further flags if there are any; NotRunError without nvcc, SuiteError with its words."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise NotRunError(f"nvcc is not on PATH: {name}.cu cannot be built")
     binary = directory / name
     command = [nvcc, "-std=c++20", "-O2", "-arch=native", "-o", str(binary), str(CUDA / f"{name}.cu"), *flags]
-    stubs = Path(nvcc).resolve().parents[1] / "lib64" / "stubs"
-    command += [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
+    command += driver_library(nvcc)
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     if done.returncode:
         raise SuiteError(f"nvcc failed: {(done.stderr or done.stdout).strip()}")

@@ -12,6 +12,7 @@ from shutil import copytree, which
 from typing import Final
 
 from tests.bench.core.batch import Command, End, Task
+from tests.bench.core.programs import driver_library
 from tests.bench.second_driver.programs import libraries, toolkit, wheels
 
 DIRECTORY: Final = "CUDA_SAMPLES"
@@ -149,7 +150,6 @@ def compilation(sample: Sample, samples: Path, into: Path) -> Task | str:
         links += way
     copytree(source, copy)
     nvcc = which("nvcc") or "nvcc"
-    stubs = Path(nvcc).resolve().parents[1] / "lib64" / "stubs"
     files = sorted(
         file for suffix in ("cu", "cpp", "c") for file in [*copy.glob(f"*.{suffix}"), *copy.glob(f"src/*.{suffix}")]
     )
@@ -158,7 +158,7 @@ def compilation(sample: Sample, samples: Path, into: Path) -> Task | str:
     common = [nvcc, "-std=c++17", "-O2", "-w", "--extended-lambda", *includes]
     program = [*common, "-arch=native", *sample.flags, "-o", str(copy / sample.name)]
     program += [str(file) for file in files if file not in kernels]
-    program += [*links, *(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
+    program += [*links, *driver_library(nvcc)]
     made = [program]
     if sample.loaded != "source":
         # The names under which the samples look for them.

@@ -290,7 +290,7 @@ def rows(found: Sequence[Found]) -> Iterator[Finding]:
         comparable = [each for each in mine if not each.incomparable]
         for mode in Mode:
             other = {each.name: each.difference(mode) for each in comparable if each.difference(mode)}
-            name = f"{family}, {mode} second driver with epochs: programs whose results are those of plain runs"
+            name = f"{family}, {mode} second driver with epochs: programs with the results of plain runs"
             yield all_of(name, len(comparable) - len(other), len(comparable), "programs", note=_told(other))
         why = {each.name: each.incomparable for each in mine if each.incomparable}
         name = f"{family}: programs not compared, as they fail plainly or never compute the same"

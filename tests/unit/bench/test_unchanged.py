@@ -203,10 +203,10 @@ def test_a_program_with_another_result_does_not_hold_and_one_that_varies_plainly
         Found("It", "late"),
     ]
     rows = by_name(unchanged.rows(made))
-    cold = rows["It, cold second driver with epochs: programs whose results are those of plain runs"]
+    cold = rows["It, cold second driver with epochs: programs with the results of plain runs"]
     assert (cold.row.value, cold.row.count, cold.row.holds) == (1, 3, False)
     assert cold.note == "other: 'b', 'c'; failing: it died"
-    assert rows["It, hot second driver with epochs: programs whose results are those of plain runs"].row.holds
+    assert rows["It, hot second driver with epochs: programs with the results of plain runs"].row.holds
     left = rows["It: programs not compared, as they fail plainly or never compute the same"]
     assert (left.row.value, left.row.count) == (3, 6)
     assert left.note == "varying: plain runs differ: 'b', 'c'; waived: it died; late: not reached"
@@ -273,7 +273,7 @@ def test_programs_are_compared_at_a_guard_and_heard(tmp_path: Path) -> None:
     assert not end_all(tmp_path)
     rows = by_name(study.rows())
     cold, hot = (
-        rows[f"It, {mode} second driver with epochs: programs whose results are those of plain runs"] for mode in Mode
+        rows[f"It, {mode} second driver with epochs: programs with the results of plain runs"] for mode in Mode
     )
     assert (cold.row.value, cold.row.count) == (2, 2)
     assert (hot.row.value, hot.note) == (1, "other: 'as ever in # ms', 'hot in # ms'")
