@@ -37,6 +37,15 @@ class Served:
         stdin.flush()
         return self.program.next()
 
+    def work_and_stand_still(self) -> None:
+        """Compute, and wait until the preload has seen that the program stands still, and saved what it saves then.
+
+        What the program says that it would survive is as old as the preload's last look: before this it may be of a
+        time before the work. An idle one says that it would live also without a copy of its memory.
+        """
+        assert self.ask() == {"event": "done", "code": 0}
+        assert self.ask("settle") == {"event": "done", "code": 0}
+
     def report(self) -> list[dict[str, Any]]:
         """What its second driver has written of its takeovers and moves: why a program was lost."""
         return [json.loads(line) for line in self._report.read_text().splitlines()] if self._report.exists() else []

@@ -47,9 +47,7 @@ def at_work(guard: Guarded, built: Bench, mode: str, count: int) -> list[Served]
     """Programs that have answered a request each, and have a copy of their memory."""
     programs = [Served(guard, built, mode, spare=SPARE) for _ in range(count)]
     for each in programs:
-        assert each.ask() == {"event": "done", "code": 0}
-        # A program that is idle says that it would live, also without a copy of its memory.
-        assert each.ask("settle") == {"event": "done", "code": 0}
+        each.work_and_stand_still()
     wait_for(
         "all say that they would live",
         lambda: [each["survives"] for each in guard.asked("clients")["survival"]] == ["yes"] * count,

@@ -64,7 +64,7 @@ class Load:
 
 
 def ready(guard: Guarded, served: Served, mode: str) -> None:
-    assert served.ask() == {"event": "done", "code": 0}
+    served.work_and_stand_still()
     claimed = [{"survives": "yes", "reason": ""}]
     wait_for("it says what it would do", lambda: guard.asked("clients")["survival"] == claimed)
     if mode == "hot":
@@ -175,7 +175,7 @@ def test_another_users_program_that_does_not_answer_holds_up_no_drain(built: Ben
         silent = guard.program([sys.executable, "-c", SILENT])
         silent.expect("started")
         served = Served(guard, built, "cold")
-        assert served.ask() == {"event": "done", "code": 0}
+        served.work_and_stand_still()
         both = [{"survives": "yes", "reason": ""}] * 2
         wait_for("both say what they would do", lambda: guard.asked("clients")["survival"] == both)
         command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guard.run_directory), "move"]

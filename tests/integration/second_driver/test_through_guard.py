@@ -41,13 +41,13 @@ def fault(guard: Guarded) -> None:
 @pytest.mark.parametrize("mode", ["cold", "hot"])
 def test_an_idle_program_goes_over(guard: Guarded, built: Bench, mode: str) -> None:
     served = Served(guard, built, mode)
-    assert served.ask() == {"event": "done", "code": 0}
+    served.work_and_stand_still()
     wait_for("it says that it would live", lambda: survival(guard) == [{"survives": "yes", "reason": ""}])
     if mode == "hot":
         wait_for("its second driver is known", lambda: served.client(guard)["second_lane"] == "default-1")
     fault(guard)
     # Content, addresses and handles are as before: the program checks it.
-    assert served.ask() == {"event": "done", "code": 0}
+    assert served.ask() == {"event": "done", "code": 0}, served.report()
     client = wait_for("the guard knows", lambda: found if (found := served.client(guard))["went_over_at"] else None)
     assert (client["lane"], client["lane_before"]) == ("default-1", "default-0")
     wait_for("the old lane recovers", lambda: guard.lane()["state"] == "ACTIVE")
@@ -67,13 +67,13 @@ def test_what_will_not_live_is_told_before_the_fault(guard: Guarded, built: Benc
 
 def test_a_guard_that_was_restarted_in_between_brings_it_over(guard: Guarded, built: Bench) -> None:
     served = Served(guard, built, "cold")
-    assert served.ask()["event"] == "done"
+    served.work_and_stand_still()
     wait_for("it says that it would live", lambda: survival(guard) == [{"survives": "yes", "reason": ""}])
     fault(guard)
     wait_for("the lane is in fault", lambda: guard.lane()["state"] == "FAULT")
     guard.kill()
     guard.start()
-    assert served.ask() == {"event": "done", "code": 0}
+    assert served.ask() == {"event": "done", "code": 0}, served.report()
     client = wait_for("the guard knows", lambda: found if (found := served.client(guard))["went_over_at"] else None)
     assert client["lane"] == "default-1"
 
@@ -85,11 +85,11 @@ def test_a_hot_one_that_may_not_connect_ahead_is_made_after_the_fault(built: Ben
         readable = Bench(guard.root / "built")
         shutil.copytree(built.built, readable.built)
         served = Served(guard, readable, "hot", user=STRANGER, group=STRANGER, extra_groups=())
-        assert served.ask()["event"] == "done"
+        served.work_and_stand_still()
         wait_for("it says that it would live", lambda: survival(guard) == [{"survives": "yes", "reason": ""}])
         assert served.client(guard)["second_lane"] is None
         fault(guard)
-        assert served.ask() == {"event": "done", "code": 0}
+        assert served.ask() == {"event": "done", "code": 0}, served.report()
         client = wait_for("the guard knows", lambda: found if (found := served.client(guard))["went_over_at"] else None)
         assert (client["uid"], client["lane"]) == (STRANGER, "default-1")
         assert guard.events("connection_refused") == []
