@@ -105,6 +105,10 @@ u64 mock_translate(const struct mock_vas *vas, u64 va, u64 *page_size);
 void *mock_page_pointer(u64 pte, u64 va, u64 page_size);
 void *mock_pointer(const struct mock_vas *vas, u64 va, u64 *left);
 
+/* channels.c */
+struct mock_user_channel *mock_find_channel(u32 tsg, u32 veid);
+struct mock_user_channel *mock_any_channel(u32 tsg);
+
 /* faults.c */
 int mock_faults_init(void);
 void mock_faults_exit(void);
@@ -140,8 +144,6 @@ void mock_end_stall_of(const struct file *owner);
 bool mock_wait_while_stalled(void);
 
 /* rm_client.c */
-struct mock_user_channel *mock_find_channel(u32 tsg, u32 veid);
-struct mock_user_channel *mock_any_channel(u32 tsg);
 long mock_create_channel(struct file *file, const struct mock_channel *wanted);
 long mock_create_memory(struct file *file, struct mock_memory *wanted);
 void mock_forget_owner(struct file *owner);

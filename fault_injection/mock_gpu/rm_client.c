@@ -13,30 +13,8 @@
 #define PTE_NO_ATOMICS BIT_ULL(7)
 #define FIRST_INSTANCE 0x80000000ULL
 
-DEFINE_MUTEX(mock_lock);
-LIST_HEAD(mock_user_channels);
 LIST_HEAD(mock_allocations);
 static u32 next_id = 1;
-
-struct mock_user_channel *mock_find_channel(u32 tsg, u32 veid)
-{
-	struct mock_user_channel *each;
-
-	list_for_each_entry(each, &mock_user_channels, node)
-		if (each->is.tsg == tsg && each->is.veid == veid && each->vas)
-			return each;
-	return NULL;
-}
-
-struct mock_user_channel *mock_any_channel(u32 tsg)
-{
-	struct mock_user_channel *each;
-
-	list_for_each_entry(each, &mock_user_channels, node)
-		if (each->is.tsg == tsg && each->vas)
-			return each;
-	return NULL;
-}
 
 static void put_channel(struct mock_user_channel *channel)
 {

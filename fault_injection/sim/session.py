@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fault_injection.sim import scan
 from fault_injection.sim.commands import TABLE, Call
@@ -18,7 +18,10 @@ from fault_injection.sim.scan import Scanner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fault_injection.sim.control import ControlDaemon
+    from fault_injection.sim.driver import Driver
+    from fault_injection.sim.fleet import Fleet
+    from fault_injection.sim.script import Script
+    from fault_injection.sim.settings import Defaults
     from fault_injection.sim.wire import Channel, Identity
 
 _TEXT = struct.pack("i", 0)
@@ -27,10 +30,37 @@ _FATAL = 4150
 """Bytes of a command that end the daemon: of 535 and 550, 4,102 do not, and 4,202 do."""
 
 
+class Daemon(Protocol):
+    """What a session asks of the daemon that listens to it."""
+
+    script: Script
+    driver: Driver
+    defaults: Defaults
+    fleet: Fleet
+
+    def say(self, text: str) -> None:
+        """Write one line to control.log."""
+
+    def quit(self, session: Session, timeout: int | None) -> None:
+        """Shut down: at once if idle, else when the clients are gone or the time is up."""
+
+    def quitting(self) -> bool:
+        """Return whether a `quit` command was received."""
+
+    def schedule(self) -> None:
+        """Serve the clients that can be served now."""
+
+    def crash(self, victim: str) -> None:
+        """Kill the daemon or its servers, as the script demands."""
+
+    def forget(self, fd: int) -> None:
+        """Stop watching a descriptor."""
+
+
 class Session:
     """A UI that the daemon listens to."""
 
-    def __init__(self, daemon: ControlDaemon, channel: Channel, identity: Identity, *, privileged: bool) -> None:
+    def __init__(self, daemon: Daemon, channel: Channel, identity: Identity, *, privileged: bool) -> None:
         self._daemon = daemon
         self._channel = channel
         self._identity = identity
