@@ -135,7 +135,8 @@ def test_it_has_a_users_share_of_the_connections() -> None:
         assert attack(guarded, CONNECTIONS, "64", uid=0, within=within).expect("connected")["count"] == 64
         # Served or not, the guard has seen all of them once it has served a client that came later.
         guarded.client().expect("started")
-        assert 0 < guarded.metric("mpsguard_open_connections", domain="default") <= 16
+        # That client's own one may not have been closed yet.
+        assert 0 < guarded.metric("mpsguard_open_connections", domain="default") <= 16 + 1
 
 
 def test_it_has_sessions_of_its_own_and_no_other_ones() -> None:
