@@ -146,9 +146,10 @@ def _compile(tree: Path, python: Interpreter, environment: dict[str, str]) -> No
 
     Unchecked: a file's time is the package's business, and a start is some milliseconds faster.
     """
-    # Forced: what ran above has left files that are checked.
+    # What ran above has left files that are checked; the compiler would write such ones of the modules that it uses.
+    for directory in [*tree.glob("lib/**/__pycache__")]:
+        shutil.rmtree(directory)
     options: list[str | Path] = [
-        "-f",
         "-q",
         "-j",
         "0",
@@ -159,4 +160,4 @@ def _compile(tree: Path, python: Interpreter, environment: dict[str, str]) -> No
         "-p",
         PREFIX,
     ]
-    call([python.program, "-I", "-m", "compileall", *options, tree / "lib"], environment=environment)
+    call([python.program, "-I", "-B", "-m", "compileall", *options, tree / "lib"], environment=environment)
