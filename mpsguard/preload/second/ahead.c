@@ -14,12 +14,17 @@ typedef struct {
     word turn;       // how often any was mapped before
 } piece;
 
+typedef struct {
+    uint64_t at, size;
+} range;
+
 // One that something was made of.
 typedef struct {
     word of, turn;
 } use;
 
 static list pieces;
+static list spares;                          // ranges of the copy at hand, of spare memory of the one before
 static _Atomic bool any;                     // of them
 static _Atomic word done_with = UINT64_MAX;  // changes of what the program has
 static word newest, old;                     // numbers: at this look, and at the one before
@@ -53,7 +58,7 @@ static bool is_had(const piece *p, bool with_retired) {
 
 static bool unmap(size_t i) {
     const piece *const p = &ITEMS(piece, pieces)[i];
-    if (CALL(copies_second(), cuMemUnmap, p->at, p->size) != MG_SUCCESS && !p->unsure) return false;
+    if (CALL(copies_at_work(), cuMemUnmap, p->at, p->size) != MG_SUCCESS && !p->unsure) return false;
     list_drop(&pieces, sizeof *p, i);
     atomic_store(&any, pieces.count > 0);
     ++changes;
@@ -107,21 +112,21 @@ static mapping spare_of(const mapping *m) {
 }
 
 bool ahead_map(const mapping *m) {
-    return copies_place() == PLACE_LANE ? place(m, m->number, 0) : mappings_move(m);
+    return copies_at_work()->place == PLACE_LANE ? place(m, m->number, 0) : mappings_move(m);
 }
 
 bool ahead_make_way(const mapping *m) {
-    return copies_place() != PLACE_LANE || known(m->number, 0) != NULL || clear(m->at, m->size);
+    return copies_at_work()->place != PLACE_LANE || known(m->number, 0) != NULL || clear(m->at, m->size);
 }
 
 bool ahead_map_spare(const mapping *m) {
     const mapping spare = spare_of(m);
-    return copies_place() == PLACE_LANE ? place(&spare, m->number, m->spare_number) : mappings_move(&spare);
+    return copies_at_work()->place == PLACE_LANE ? place(&spare, m->number, m->spare_number) : mappings_move(&spare);
 }
 
 bool ahead_unmap(const mapping *m) {
-    if (CALL(copies_second(), cuMemUnmap, m->at, m->size) != MG_SUCCESS) return false;
-    const piece *const p = copies_place() == PLACE_LANE ? known(m->number, 0) : NULL;
+    if (CALL(copies_at_work(), cuMemUnmap, m->at, m->size) != MG_SUCCESS) return false;
+    const piece *const p = copies_at_work()->place == PLACE_LANE ? known(m->number, 0) : NULL;
     if (p != NULL) list_drop(&pieces, sizeof *p, (size_t)(p - ITEMS(piece, pieces)));
     ++changes;
     return true;
@@ -256,19 +261,30 @@ ahead_result ahead_step(void) {
     return AHEAD_DONE;
 }
 
-void ahead_end(void) {
-    for (size_t i = pieces.count; i-- > 0;) {
+void ahead_go_on(void) {
+    for (size_t i = 0; i < pieces.count; ++i) {
         const piece *const p = &ITEMS(piece, pieces)[i];
-        if (p->spare != 0) CALL(copies_second(), cuMemUnmap, p->at, p->size);
+        range *const left = p->spare != 0 ? list_insert(&spares, sizeof *left, spares.count) : NULL;
+        if (left != NULL) *left = (range){p->at, p->size};
     }
     pieces.count = 0;
+    ++changes;
+    without_range = false;
     atomic_store(&any, false);
+    atomic_store(&done_with, UINT64_MAX);
+}
+
+void ahead_end(void) {
+    for (; spares.count > 0; --spares.count) {
+        const range *const left = &ITEMS(range, spares)[spares.count - 1];
+        CALL(copies_at_work(), cuMemUnmap, left->at, left->size);
+    }
 }
 
 void ahead_give_up(bool reachable) {
     for (size_t i = 0; reachable && i < pieces.count; ++i) {
         const piece *const p = &ITEMS(piece, pieces)[i];
-        CALL(copies_second(), cuMemUnmap, p->at, p->size);
+        CALL(copies_at_work(), cuMemUnmap, p->at, p->size);
     }
     pieces.count = 0;
     ++changes;

@@ -38,7 +38,9 @@ bool ahead_unmap(const mapping *m);
 // Likewise, of one that the repetition maps, and unmaps again: what is mapped where it will be is unmapped, and does not stand.
 bool ahead_make_way(const mapping *m);
 
-// After a takeover: unmaps the spare memory. What else is mapped is the program's own affair from now on.
+// At the commit: what the copy at work has mapped is the program's own affair from now on. But the spare memory: `ahead_end` unmaps that,
+// in the copy at hand.
+void ahead_go_on(void);
 void ahead_end(void);
 
 // There was no takeover: nothing stays mapped there. `reachable`: it can be unmapped.

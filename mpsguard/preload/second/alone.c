@@ -53,7 +53,7 @@ bool alone_repeat(steps *of) {
         memory_leave();
         beside_end_alone();
     }
-    copies_work_at(PLACE_LANE);
+    copies_work_with(NULL);
     claim_repetition(outcome_of(done));
     return done;
 }

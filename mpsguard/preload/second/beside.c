@@ -1,13 +1,13 @@
 #define _GNU_SOURCE
 #include "second/beside.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "second/lane.h"
 #include "second/reasons.h"
-#include "second/rebuild.h"
 
 // Nothing listens there, and root alone could change that: CUDA runs outside of MPS.
 #define NOWHERE "/nonexistent"
@@ -15,12 +15,12 @@
 
 typedef struct {
     enum { UNTRIED, MADE, FAILED } state;
-    word context;
+    driver_copy *copy;
     unsigned share;
 } beside;
 
 static beside made[PLACE_COUNT];
-static word context_first;
+static _Atomic unsigned number_at_lane;
 static int device_first;
 static unsigned wanted_share;
 static unsigned char uuid[UUID_BYTES];
@@ -30,8 +30,7 @@ static bool read_uuid(const driver_copy *copy, word device, unsigned char out[UU
     return CALL(copy, cuDeviceGetUuid_v2, WORD(out), device) == MG_SUCCESS;
 }
 
-void beside_begin(word context, int device) {
-    context_first = context;
+void beside_begin(int device) {
     device_first = device;
     uuid_is_known = read_uuid(&first_copy, (word)device, uuid);
 }
@@ -43,41 +42,41 @@ static void print_uuid(char out[64]) {
         at += (size_t)snprintf(out + at, 64 - at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
 }
 
-static bool load(copy_place place) {
+static driver_copy *load(copy_place place) {
     char directory[4096], devices[64];
     // Where there is no lane, CUDA would run outside of MPS.
-    if (place == PLACE_LANE)
-        return lane_directory(directory, sizeof directory) && access(directory, X_OK) == 0 && copies_load(place, directory, NULL, wanted_share, device_first);
+    if (place == PLACE_LANE) {
+        const bool there = lane_directory(directory, sizeof directory) && access(directory, X_OK) == 0;
+        return there ? copies_load(place, directory, NULL, wanted_share, device_first) : NULL;
+    }
     print_uuid(devices);
-    return uuid_is_known && copies_load(place, NOWHERE, devices, 0, 0);
+    return uuid_is_known ? copies_load(place, NOWHERE, devices, 0, 0) : NULL;
 }
 
-static bool is_right_device(copy_place place) {
+static bool is_right_device(const driver_copy *copy) {
     unsigned char found[UUID_BYTES];
-    return place == PLACE_LANE || (read_uuid(copies_second(), copies_device(), found) && memcmp(found, uuid, UUID_BYTES) == 0);
+    return copy->place == PLACE_LANE || (read_uuid(copy, copy->device, found) && memcmp(found, uuid, UUID_BYTES) == 0);
 }
 
 bool beside_is_made(copy_place place) { return made[place].state == MADE; }
+unsigned beside_number(void) { return atomic_load(&number_at_lane); }
 
 // NULL, or the step that failed.
-static const char *make_ready(copy_place place) {
-    if (!load(place)) return "load";
-    if (CALL(copies_second(), cuInit, 0) != MG_SUCCESS) return "cuInit";
-    if (!is_right_device(place)) return "device";
-    if (CALL(copies_second(), cuDevicePrimaryCtxRetain, WORD(&made[place].context), copies_device()) != MG_SUCCESS) return "context";
+static const char *make_ready(driver_copy *copy) {
+    if (copy == NULL) return "load";
+    if (CALL(copy, cuInit, 0) != MG_SUCCESS) return "cuInit";
+    if (!is_right_device(copy)) return "device";
+    if (CALL(copy, cuDevicePrimaryCtxRetain, WORD(&copy->context), copy->device) != MG_SUCCESS) return "context";
     return NULL;
 }
 
 bool beside_make(copy_place place) {
     if (made[place].state != UNTRIED) return made[place].state == MADE;
-    const copy_place before = copies_place();
-    copies_work_at(place);
-    const char *const failed = make_ready(place);
-    if (failed == NULL) rebuild_set_contexts(place, context_first, made[place].context);
-    else reasons_hold_for(place == PLACE_LANE ? REASON_second_failed : REASON_not_repeated, failed);
-    copies_work_at(before);
-    made[place].state = failed == NULL ? MADE : FAILED;
-    made[place].share = place == PLACE_LANE ? wanted_share : 0;
+    driver_copy *const copy = load(place);
+    const char *const failed = make_ready(copy);
+    if (failed != NULL) reasons_hold_for(place == PLACE_LANE ? REASON_second_failed : REASON_not_repeated, failed);
+    made[place] = (beside){failed == NULL ? MADE : FAILED, copy, place == PLACE_LANE ? wanted_share : 0};
+    if (failed == NULL && place == PLACE_LANE) atomic_store(&number_at_lane, copy->number);
     return failed == NULL;
 }
 
@@ -85,18 +84,25 @@ void beside_want_share(unsigned share) { wanted_share = share; }
 
 bool beside_has_share(void) { return made[PLACE_LANE].state == MADE && made[PLACE_LANE].share == wanted_share; }
 
-void beside_give_up(void) {
-    if (made[PLACE_LANE].state == MADE && beside_enter(PLACE_LANE)) CALL(copies_second(), cuDevicePrimaryCtxReset_v2, copies_device());
+void beside_go_on(void) {
     made[PLACE_LANE] = (beside){.state = UNTRIED};
+    atomic_store(&number_at_lane, 0);
+}
+
+void beside_give_up(void) {
+    if (made[PLACE_LANE].state == MADE && beside_enter(PLACE_LANE)) CALL(copies_at_work(), cuDevicePrimaryCtxReset_v2, copies_at_work()->device);
+    made[PLACE_LANE] = (beside){.state = UNTRIED};
+    atomic_store(&number_at_lane, 0);
+    copies_work_with(NULL);
 }
 
 bool beside_enter(copy_place place) {
-    copies_work_at(place);
-    return CALL(copies_second(), cuCtxSetCurrent, made[place].context) == MG_SUCCESS;
+    copies_work_with(made[place].copy);
+    return CALL(made[place].copy, cuCtxSetCurrent, made[place].copy->context) == MG_SUCCESS;
 }
 
 void beside_end_alone(void) {
-    copies_work_at(PLACE_ALONE);
-    CALL(copies_second(), cuDevicePrimaryCtxRelease_v2, copies_device());
+    driver_copy *const copy = made[PLACE_ALONE].copy;
+    CALL(copy, cuDevicePrimaryCtxRelease_v2, copy->device);
     made[PLACE_ALONE] = (beside){.state = FAILED};
 }

@@ -20,9 +20,6 @@
 
 // libcuda binds an abstract socket of this name and the process's number, one for each process (seen with 580).
 #define SOCKET_NAME "cuda-uvmfd-"
-// None is ever unloaded: each costs its pages (some 80 MiB with 580) until the process ends.
-#define MOST_COPIES 8
-
 #if defined(__x86_64__)
 #define SLOT_CALL R_X86_64_JUMP_SLOT
 #define SLOT_DATA R_X86_64_GLOB_DAT
@@ -32,15 +29,15 @@
 #endif
 
 driver_copy first_copy;
-static driver_copy others[PLACE_COUNT];
-static _Atomic copy_place working_at = PLACE_LANE;
-static int device_at[PLACE_COUNT];
-static int loaded;
+static driver_copy others[MOST_COPIES];
+static unsigned loaded;
+static _Atomic(driver_copy *) at_hand = &first_copy;
+static __thread driver_copy *at_work __attribute__((tls_model("initial-exec")));
 
-copy_place copies_place(void) { return atomic_load_explicit(&working_at, memory_order_acquire); }
-driver_copy *copies_second(void) { return &others[copies_place()]; }
-word copies_device(void) { return (word)device_at[copies_place()]; }
-void copies_work_at(copy_place place) { atomic_store_explicit(&working_at, place, memory_order_release); }
+driver_copy *copies_at_hand(void) { return atomic_load_explicit(&at_hand, memory_order_acquire); }
+void copies_go_on_with(driver_copy *copy) { atomic_store(&at_hand, copy); }
+driver_copy *copies_at_work(void) { return at_work != NULL ? at_work : copies_at_hand(); }
+void copies_work_with(driver_copy *copy) { at_work = copy; }
 
 bool copies_is_loss(mg_result result) { return result == 700 || (result >= 714 && result <= 719); }
 
@@ -117,25 +114,22 @@ static int bind_with(const char *end, int fd, const struct sockaddr *address, so
 // What a copy reads of the environment; empty: what there is. And the end of its name for the socket.
 static struct {
     char pipe_directory[4096], devices[64], share[16], name_end[16];
-} environments[PLACE_COUNT];
+} environments[MOST_COPIES];
 
-static int bind_at_lane(int fd, const struct sockaddr *address, socklen_t length) {
-    return bind_with(environments[PLACE_LANE].name_end, fd, address, length);
-}
-static int bind_alone(int fd, const struct sockaddr *address, socklen_t length) {
-    return bind_with(environments[PLACE_ALONE].name_end, fd, address, length);
-}
-
-static char *getenv_at(copy_place place, const char *name) {
-    if (environments[place].pipe_directory[0] != '\0' && strcmp(name, "CUDA_MPS_PIPE_DIRECTORY") == 0)
-        return environments[place].pipe_directory;
-    if (environments[place].devices[0] != '\0' && strcmp(name, "CUDA_VISIBLE_DEVICES") == 0) return environments[place].devices;
-    if (environments[place].share[0] != '\0' && strcmp(name, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == 0) return environments[place].share;
+static char *getenv_of(unsigned i, const char *name) {
+    if (environments[i].pipe_directory[0] != '\0' && strcmp(name, "CUDA_MPS_PIPE_DIRECTORY") == 0) return environments[i].pipe_directory;
+    if (environments[i].devices[0] != '\0' && strcmp(name, "CUDA_VISIBLE_DEVICES") == 0) return environments[i].devices;
+    if (environments[i].share[0] != '\0' && strcmp(name, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == 0) return environments[i].share;
     return getenv(name);
 }
 
-static char *getenv_at_lane(const char *name) { return getenv_at(PLACE_LANE, name); }
-static char *getenv_alone(const char *name) { return getenv_at(PLACE_ALONE, name); }
+// Which copy calls is known by the function that it was given.
+#define EACH_COPY(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define OWN_FUNCTIONS(i)                                                                                                           \
+    static int bind_##i(int fd, const struct sockaddr *address, socklen_t length) { return bind_with(environments[i].name_end, fd, address, length); } \
+    static char *getenv_##i(const char *name) { return getenv_of(i, name); }
+EACH_COPY(OWN_FUNCTIONS)
+#undef OWN_FUNCTIONS
 
 // Addresses that the first copy has reserved for the memory of both.
 static uintptr_t shared_start, shared_end;
@@ -178,20 +172,22 @@ static FILE *fopen_other(const char *path, const char *mode) {
     return left;
 }
 
-#define AT_EACH(function) {(void *)(function), (void *)(function)}
+#define BIND_OF(i) (void *)bind_##i,
+#define GETENV_OF(i) (void *)getenv_##i,
+#define SAME(function) {(void *)(function), (void *)(function), (void *)(function), (void *)(function), (void *)(function), (void *)(function), (void *)(function), (void *)(function)}
 static const struct {
     const char *name;
-    void *function[PLACE_COUNT];
+    void *function[MOST_COPIES];
     bool needed;
 } replaced[] = {
-    {"bind", {(void *)bind_at_lane, (void *)bind_alone}, true},
-    {"getenv", {(void *)getenv_at_lane, (void *)getenv_alone}, true},
-    {"secure_getenv", {(void *)getenv_at_lane, (void *)getenv_alone}, false},
-    {"mmap", AT_EACH(mmap_other), true},
-    {"mmap64", AT_EACH(mmap_other), false},
-    {"munmap", AT_EACH(munmap_other), true},
-    {"fopen", AT_EACH(fopen_other), true},
-    {"fopen64", AT_EACH(fopen_other), false},
+    {"bind", {EACH_COPY(BIND_OF)}, true},
+    {"getenv", {EACH_COPY(GETENV_OF)}, true},
+    {"secure_getenv", {EACH_COPY(GETENV_OF)}, false},
+    {"mmap", SAME(mmap_other), true},
+    {"mmap64", SAME(mmap_other), false},
+    {"munmap", SAME(munmap_other), true},
+    {"fopen", SAME(fopen_other), true},
+    {"fopen64", SAME(fopen_other), false},
 };
 enum { REPLACED = sizeof replaced / sizeof *replaced };
 
@@ -219,7 +215,7 @@ static bool set_slot(fixed_part fixed, uintptr_t *slot, void *function) {
 }
 
 // The copy's own slots alone: the rest of the process keeps its bind and its mmap.
-static bool replace_imports(copy_place place, void *handle) {
+static bool replace_imports(unsigned of, void *handle) {
     struct link_map *map;
     const ElfW(Rela) * lists[2] = {NULL, NULL};
     size_t lengths[2] = {0, 0};
@@ -248,7 +244,7 @@ static bool replace_imports(copy_place place, void *handle) {
             const char *const name = strings + symbols[ELF64_R_SYM(slot->r_info)].st_name;
             for (size_t k = 0; k < REPLACED; ++k) {
                 if (strcmp(name, replaced[k].name) != 0) continue;
-                if (!set_slot(fixed, POINTER(map->l_addr + slot->r_offset), replaced[k].function[place])) return false;
+                if (!set_slot(fixed, POINTER(map->l_addr + slot->r_offset), replaced[k].function[of])) return false;
                 done[k] = true;
             }
         }
@@ -279,33 +275,34 @@ static int copy_of(const char *path) {
     return -1;
 }
 
-int copies_left(void) { return MOST_COPIES - loaded; }
+int copies_left(void) { return MOST_COPIES - (int)loaded; }
 
-bool copies_load(copy_place place, const char *directory, const char *devices, unsigned share, int device) {
+driver_copy *copies_load(copy_place place, const char *directory, const char *devices, unsigned share, int device) {
     char path[64];
     Dl_info found;
-    if (copies_left() == 0) return false;
+    if (copies_left() == 0) return NULL;
     char *const real = dladdr(first_copy.function[FUNCTION_cuInit], &found) ? realpath(found.dli_fname, NULL) : NULL;
-    if (real == NULL) return false;
+    if (real == NULL) return NULL;
     const int fd = copy_of(real);
     free(real);
-    if (fd < 0) return false;
+    if (fd < 0) return NULL;
     // Kept open: libcuda opens itself again, by the path that the loader knows (580).
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     void *const handle = lookup_dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
         close(fd);
-        return false;
+        return NULL;
     }
-    device_at[place] = device;
-    ++loaded;
-    snprintf(environments[place].name_end, sizeof environments[place].name_end, "-%d", loaded + 1);
-    environments[place].share[0] = '\0';
-    if (share > 0) snprintf(environments[place].share, sizeof environments[place].share, "%u.%02u", share / 100, share % 100);
-    snprintf(environments[place].pipe_directory, sizeof environments[place].pipe_directory, "%s", directory != NULL ? directory : "");
-    snprintf(environments[place].devices, sizeof environments[place].devices, "%s", devices != NULL ? devices : "");
-    if (!replace_imports(place, handle)) return false;
-    others[place] = (driver_copy){0};
-    find_all(&others[place], handle);
-    return others[place].function[FUNCTION_cuInit] != NULL;
+    const unsigned i = loaded++;
+    driver_copy *const made = &others[i];
+    made->number = i + 1;
+    made->place = place;
+    made->device = (word)device;
+    snprintf(environments[i].name_end, sizeof environments[i].name_end, "-%u", i + 2);
+    if (share > 0) snprintf(environments[i].share, sizeof environments[i].share, "%u.%02u", share / 100, share % 100);
+    snprintf(environments[i].pipe_directory, sizeof environments[i].pipe_directory, "%s", directory != NULL ? directory : "");
+    snprintf(environments[i].devices, sizeof environments[i].devices, "%s", devices != NULL ? devices : "");
+    if (!replace_imports(i, handle)) return NULL;
+    find_all(made, handle);
+    return made->function[FUNCTION_cuInit] != NULL ? made : NULL;
 }

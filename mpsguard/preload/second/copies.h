@@ -24,26 +24,38 @@ typedef enum {
 
 enum { MOST_PARAMETERS = 16 };
 
-typedef struct {
-    void *function[FUNCTION_COUNT];  // NULL: this release has none such
-} driver_copy;
-
-extern driver_copy first_copy;
-
-// Where a copy beside the first one has its context.
+// Where a copy has its context.
 typedef enum {
-    PLACE_LANE,   // on the other lane: the second driver
+    PLACE_LANE,   // on a lane: the driver that the program uses, or will go on with
     PLACE_ALONE,  // outside of MPS, while work is repeated there (alone.h)
     PLACE_COUNT
 } copy_place;
 
-// The place that is being worked at, and its copy: the lane, but while work is repeated alone. Changed under the lock of a takeover.
-copy_place copies_place(void);
-driver_copy *copies_second(void);
-void copies_work_at(copy_place place);
+// None is ever unloaded: each costs its pages (some 80 MiB with 580) until the process ends.
+enum { MOST_COPIES = 8, COPIES = MOST_COPIES + 1 };
 
-// What that copy calls the program's device: outside of MPS, devices are counted in another way.
-word copies_device(void);
+// A copy, for as long as the process lives. Once calls go to it, nothing of it changes: a thread may be in a call of it still when
+// they go to another one.
+typedef struct {
+    void *function[FUNCTION_COUNT];  // NULL: this release has none such
+    unsigned number;                 // 0: the one that the program has loaded; the others as they were loaded
+    copy_place place;
+    word device;                     // what it calls the program's device: outside of MPS, devices are counted in another way
+    word context;                    // on that device, instead of the program's; 0: none yet
+    _Atomic bool is_filled;          // modules that are made in it get the content that the program's have
+} driver_copy;
+
+// The one that the program has loaded.
+extern driver_copy first_copy;
+
+// The one that calls of the program go to: the first one until a takeover.
+driver_copy *copies_at_hand(void);
+void copies_go_on_with(driver_copy *copy);
+
+// The one that this thread works with: the one at hand, or one that is being made ready, under the lock of a takeover (NULL: the one at
+// hand again).
+driver_copy *copies_at_work(void);
+void copies_work_with(driver_copy *copy);
 
 // Calls a function with `count` words; MG_NOT_SUPPORTED if the copy has none such.
 mg_result copies_call(const driver_copy *copy, function_id id, const word *words, size_t count);
@@ -55,11 +67,10 @@ mg_result copies_call(const driver_copy *copy, function_id id, const word *words
 // be bound without the preload, so that a library that another tool puts before the driver is not passed by.
 bool copies_find_first(bool next);
 
-// Loads another copy of the driver's file beside the first one, in place of one that was there, with its own name for the socket
-// that each process has once, and with `pipe_directory` for CUDA_MPS_PIPE_DIRECTORY, `devices` for CUDA_VISIBLE_DEVICES (NULL: as
-// the environment has it) and `share`, in hundredths of a percent, for CUDA_MPS_ACTIVE_THREAD_PERCENTAGE (0: likewise). `device` is
-// what it will call the program's. False if that fails, or too many were loaded.
-bool copies_load(copy_place place, const char *pipe_directory, const char *devices, unsigned share, int device);
+// Loads another copy of the driver's file, with its own name for the socket that each process has once, and with `pipe_directory` for
+// CUDA_MPS_PIPE_DIRECTORY, `devices` for CUDA_VISIBLE_DEVICES (NULL: as the environment has it) and `share`, in hundredths of a percent, for
+// CUDA_MPS_ACTIVE_THREAD_PERCENTAGE (0: likewise). `device` is what it will call the program's. NULL if that fails, or too many were loaded.
+driver_copy *copies_load(copy_place place, const char *pipe_directory, const char *devices, unsigned share, int device);
 
 // How many more can be loaded.
 int copies_left(void);

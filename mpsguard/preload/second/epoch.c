@@ -71,19 +71,19 @@ static void plan(double start, bool stopped) {
 static bool kernels_use_host_memory(int device) {
     static int known = -1;
     if (known < 0 &&
-        CALL(&first_copy, cuDeviceGetAttribute, WORD(&known), PAGEABLE_MEMORY_ACCESS, (word)device) != MG_SUCCESS)
+        CALL(copies_at_hand(), cuDeviceGetAttribute, WORD(&known), PAGEABLE_MEMORY_ACCESS, (word)device) != MG_SUCCESS)
         known = 0;
     return known != 0;
 }
 
 // From the moment the variables are read, memory itself is the state; when all is copied, the copy is.
-static bool hold(word context, int device, uint64_t total, double *start) {
+static bool hold(int device, uint64_t total, double *start) {
     reason why;
     const double looked = steps_now();
-    if (!variables_look(context)) return false;
+    if (!variables_look()) return false;
     // What is done once is not the cost of each epoch.
     *start += steps_now() - looked;
-    if (!variables_save(context, total)) return false;
+    if (!variables_save(total)) return false;
     log_cannot_begin(REASON_work_in_flight, "a fault during an epoch");
     if (kernels_use_host_memory(device)) log_end(REASON_host_memory_in_kernels, "all memory of the process");
     // What is refused anyway needs no copy.
@@ -107,13 +107,13 @@ static bool has_no_work(bool drain) {
     return work_is_idle() || (drain && !reasons_any(&why) && work_drain(DRAIN_MS));
 }
 
-bool epoch_make(word context, int device, bool drain) {
+bool epoch_make(int device, bool drain) {
     double start = steps_now();
     work_close();
     const bool idle = has_no_work(drain);
     // While its work ends, the GPU does what it would have done anyway.
     if (idle) start = steps_now();
-    const bool done = idle && hold(context, device, work_total(), &start);
+    const bool done = idle && hold(device, work_total(), &start);
     work_open();
     if (idle || drain) plan(start, drain);
     return done;

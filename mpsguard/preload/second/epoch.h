@@ -14,5 +14,5 @@ bool epoch_is_due(void);
 bool epoch_is_overdue(void);
 
 // Makes one. Calls that enqueue work wait meanwhile. `drain`: waits for the work in flight; else there is none if none is known.
-// The program's context is current. False if there is work, or if it fails: then the last one holds, or none.
-bool epoch_make(word context, int device, bool drain);
+// The context of the copy at hand is current. False if there is work, or if it fails: then the last one holds, or none.
+bool epoch_make(int device, bool drain);

@@ -11,6 +11,7 @@
 #include "second/logged.h"
 #include "second/objects.h"
 #include "second/reasons.h"
+#include "second/rebuild.h"
 #include "second/repeat.h"
 #include "second/roles.h"
 #include "second/structures.h"
@@ -74,7 +75,7 @@ static recipe *leave(const work_stream *origin) {
 static uint64_t capture_id(word stream) {
     int status = 0;
     uint64_t id = 0;
-    const mg_result asked = CALL(&first_copy, cuStreamGetCaptureInfo, stream, WORD(&status), WORD(&id));
+    const mg_result asked = CALL(copies_at_hand(), cuStreamGetCaptureInfo, objects_native(stream), WORD(&status), WORD(&id));
     return asked == MG_SUCCESS && status == CAPTURE_ACTIVE ? id : 0;
 }
 
@@ -92,12 +93,12 @@ static void end_recipe(recipe *r) {
     free(r);
 }
 
-mg_result graphs_begin_capture(function_id id, const word *a, const work_stream *stream) {
+mg_result graphs_begin_capture(const driver_copy *copy, function_id id, const word *a, const work_stream *stream) {
     recipe *const made = stream != NULL ? calloc(1, sizeof *made) : NULL;
     if (made != NULL) *made = (recipe){.origin = stream, .last = &made->first};
     // Entered before the driver begins: nothing may ask a stream in between.
     const bool entered = made != NULL && enter(made);
-    const mg_result result = copies_call(&first_copy, id, a, functions[id].count);
+    const mg_result result = copies_call(copy, id, (const word[]){rebuild_translate(a[0]), functions[id].count > 1 ? a[1] : 0}, functions[id].count);
     if (!entered && result == MG_SUCCESS) reasons_hold_for(REASON_graphs, copies_name(id));
     if (!entered || result != MG_SUCCESS) {
         if (entered) leave(stream);
@@ -165,8 +166,8 @@ static word place_of(place **all, word key, bool is_event) {
     place *const p = calloc(1, sizeof *p);
     if (p == NULL) return 0;
     *p = (place){key, 0, is_event, *all};
-    const mg_result result = is_event ? CALL(copies_second(), cuEventCreate, WORD(&p->made), MG_EVENT_DISABLE_TIMING)
-                                      : CALL(copies_second(), cuStreamCreate, WORD(&p->made), STREAM_WITHOUT_ORDER);
+    const mg_result result = is_event ? CALL(copies_at_work(), cuEventCreate, WORD(&p->made), MG_EVENT_DISABLE_TIMING)
+                                      : CALL(copies_at_work(), cuStreamCreate, WORD(&p->made), STREAM_WITHOUT_ORDER);
     if (result != MG_SUCCESS) return free(p), 0;
     *all = p;
     return p->made;
@@ -176,8 +177,8 @@ static void end_places(place *all) {
     while (all != NULL) {
         place *const p = all;
         all = p->next;
-        if (p->is_event) CALL(copies_second(), cuEventDestroy_v2, p->made);
-        else CALL(copies_second(), cuStreamDestroy_v2, p->made);
+        if (p->is_event) CALL(copies_at_work(), cuEventDestroy_v2, p->made);
+        else CALL(copies_at_work(), cuStreamDestroy_v2, p->made);
         free(p);
     }
 }
@@ -185,7 +186,7 @@ static void end_places(place *all) {
 // In no capture it would be done at once.
 static bool is_captured(word stream) {
     int status = 0;
-    return CALL(copies_second(), cuStreamIsCapturing, stream, WORD(&status)) == MG_SUCCESS && status == CAPTURE_ACTIVE;
+    return CALL(copies_at_work(), cuStreamIsCapturing, stream, WORD(&status)) == MG_SUCCESS && status == CAPTURE_ACTIVE;
 }
 
 static bool take_step(const step *s, place **all) {
@@ -194,8 +195,8 @@ static bool take_step(const step *s, place **all) {
     if (s->kind != STEP_WAIT && !is_captured(stream)) return false;
     switch (s->kind) {
         case STEP_WORK: return s->work->kind == LOG_LAUNCH ? repeat_launch(s->work, stream) : repeat_call(s->work, stream);
-        case STEP_RECORD: return CALL(copies_second(), cuEventRecord, event, stream) == MG_SUCCESS;
-        case STEP_WAIT: return CALL(copies_second(), cuStreamWaitEvent, stream, event, 0) == MG_SUCCESS;
+        case STEP_RECORD: return CALL(copies_at_work(), cuEventRecord, event, stream) == MG_SUCCESS;
+        case STEP_WAIT: return CALL(copies_at_work(), cuStreamWaitEvent, stream, event, 0) == MG_SUCCESS;
     }
     return false;
 }
@@ -204,12 +205,12 @@ static mg_result make_graph(const object *o, word *made) {
     const recipe *const from = o->captured;
     place *all = NULL;
     const word origin = place_of(&all, WORD(from->origin), false);
-    bool done = origin != 0 && CALL(copies_second(), cuStreamBeginCapture_v2, origin, MG_CAPTURE_RELAXED) == MG_SUCCESS;
+    bool done = origin != 0 && CALL(copies_at_work(), cuStreamBeginCapture_v2, origin, MG_CAPTURE_RELAXED) == MG_SUCCESS;
     if (done) {
         for (const step *s = from->first; done && s != NULL; s = s->next) done = take_step(s, &all);
         word graph = 0;
-        done = CALL(copies_second(), cuStreamEndCapture, origin, WORD(&graph)) == MG_SUCCESS && done;
-        if (!done && graph != 0) CALL(copies_second(), cuGraphDestroy, graph);
+        done = CALL(copies_at_work(), cuStreamEndCapture, origin, WORD(&graph)) == MG_SUCCESS && done;
+        if (!done && graph != 0) CALL(copies_at_work(), cuGraphDestroy, graph);
         *made = graph;
     }
     end_places(all);
@@ -220,8 +221,8 @@ static mg_result make_instance(const object *o, word *made) {
     word graph = 0;
     const mg_result result = make_graph(o, &graph);
     if (result != MG_SUCCESS) return result;
-    const mg_result instantiated = CALL(copies_second(), cuGraphInstantiateWithFlags, WORD(made), graph, o->flags);
-    CALL(copies_second(), cuGraphDestroy, graph);
+    const mg_result instantiated = CALL(copies_at_work(), cuGraphInstantiateWithFlags, WORD(made), graph, o->flags);
+    CALL(copies_at_work(), cuGraphDestroy, graph);
     return instantiated;
 }
 
@@ -263,7 +264,7 @@ static bool find_uses(const object *o, list *out) {
     return all;
 }
 
-void graphs_note_instance(word key, word graph, word flags) {
+void graphs_note_instance(word key, word native, word graph, word flags) {
     const object *const of = objects_find(graph);
     if ((flags & ~(word)HARMLESS_FLAGS) != 0) return reasons_hold_for(REASON_graphs, "flags of an instance");
     // Of one that was not captured, or cannot be made again, there is a reason already: the call by which it was made.
@@ -271,18 +272,23 @@ void graphs_note_instance(word key, word graph, word flags) {
         if (!reasons_has(REASON_graphs)) reasons_hold_for(REASON_graphs, "cuGraphInstantiateWithFlags");
         return;
     }
-    objects_note(&(object){.key = key, .kind = OBJECT_INSTANCE, .flags = flags, .captured = of->captured, .make = make_instance, .find_uses = find_uses});
+    objects_note(&(object){.key = key, .kind = OBJECT_INSTANCE, .flags = flags, .captured = of->captured, .make = make_instance, .find_uses = find_uses}, native);
 }
 
 // A capture that was broken ends here too, with errors of its own; others mean that it is not this call's to end.
 static bool has_ended(mg_result result) { return result == MG_SUCCESS || (result >= 901 && result <= 904); }
 
-mg_result graphs_end_capture(function_id id, const word *a, const work_stream *stream) {
-    const mg_result result = copies_call(&first_copy, id, a, functions[id].count);
+mg_result graphs_end_capture(const driver_copy *copy, function_id id, const word *a, const work_stream *stream) {
+    const mg_result result = copies_call(copy, id, (const word[]){rebuild_translate(a[0]), a[1]}, functions[id].count);
     recipe *const made = has_ended(result) ? leave(stream) : NULL;
     const bool whole = made != NULL && result == MG_SUCCESS && made->lacks == NULL;
-    if (whole) objects_note(&(object){.key = *(const word *)POINTER(a[1]), .kind = OBJECT_GRAPH, .captured = made, .make = make_graph});
-    else if (result == MG_SUCCESS) reasons_hold_for(REASON_graphs, made != NULL ? made->lacks : copies_name(id));
+    word *const graph = POINTER(a[1]);
+    if (whole) {
+        const word native = *graph;
+        *graph = rebuild_new_key(native);
+        objects_note(&(object){.key = *graph, .kind = OBJECT_GRAPH, .captured = made, .make = make_graph}, native);
+    }
+    if (!whole && result == MG_SUCCESS) reasons_hold_for(REASON_graphs, made != NULL ? made->lacks : copies_name(id));
     if (made != NULL && !whole) end_recipe(made);
     return result;
 }

@@ -8,9 +8,9 @@
 // The calls of a capture. Kept for good: a graph may be gone while what was instantiated of it is there.
 typedef struct recipe recipe;
 
-// Wrappers of cuStreamBeginCapture and cuStreamEndCapture in all their forms, for the first copy.
-mg_result graphs_begin_capture(function_id id, const word *a, const work_stream *stream);
-mg_result graphs_end_capture(function_id id, const word *a, const work_stream *stream);
+// Wrappers of cuStreamBeginCapture and cuStreamEndCapture in all their forms, for the copy at hand.
+mg_result graphs_begin_capture(const driver_copy *copy, function_id id, const word *a, const work_stream *stream);
+mg_result graphs_end_capture(const driver_copy *copy, function_id id, const word *a, const work_stream *stream);
 
 // The stream was destroyed, and a capture that began there with it.
 void graphs_stream_ended(const work_stream *stream);
@@ -30,4 +30,4 @@ void graphs_note_lack(recipe *in, const char *what);
 bool graphs_are_there(void);
 
 // Notes what was instantiated of a graph.
-void graphs_note_instance(word key, word graph, word flags);
+void graphs_note_instance(word key, word native, word graph, word flags);

@@ -188,8 +188,8 @@ static bool enter(const host_range *h) {
     registration *r = registered(h->number);
     if (r == NULL && (r = list_add(&registrations, sizeof *r)) == NULL) return false;
     *r = (registration){h->number, h->at, true};
-    r->unsure = CALL(copies_second(), cuMemHostRegister_v2, h->at, h->size, h->flags) != MG_SUCCESS ||
-                !has_own_address(copies_second(), h->at, h->ours);
+    r->unsure = CALL(copies_at_work(), cuMemHostRegister_v2, h->at, h->size, h->flags) != MG_SUCCESS ||
+                !has_own_address(copies_at_work(), h->at, h->ours);
     return !r->unsure;
 }
 
@@ -202,7 +202,7 @@ bool host_memory_drop(void) {
         pthread_mutex_unlock(&lock);
         if (had) continue;
         // One that failed may not be registered: that is an error, and no harm.
-        CALL(copies_second(), cuMemHostUnregister, r.at);
+        CALL(copies_at_work(), cuMemHostUnregister, r.at);
         list_drop(&registrations, sizeof r, i);
         any = true;
     }
@@ -240,7 +240,7 @@ bool host_memory_move(void) {
         const host_range *const h = &ITEMS(host_range, hosts)[i];
         const registration *const r = registered(h->number);
         if (r != NULL && !r->unsure) continue;
-        if (r != NULL) CALL(copies_second(), cuMemHostUnregister, h->at);
+        if (r != NULL) CALL(copies_at_work(), cuMemHostUnregister, h->at);
         done = enter(h);
     }
     pthread_mutex_unlock(&lock);
@@ -249,9 +249,11 @@ bool host_memory_move(void) {
 
 void host_memory_leave(bool reachable) {
     for (size_t i = 0; reachable && i < registrations.count; ++i)
-        CALL(copies_second(), cuMemHostUnregister, ITEMS(registration, registrations)[i].at);
+        CALL(copies_at_work(), cuMemHostUnregister, ITEMS(registration, registrations)[i].at);
     registrations.count = 0;
 }
+
+void host_memory_go_on(void) { registrations.count = 0; }
 
 host_memory_list host_memory_all(void) {
     host_memory_list all = {0, NULL};
@@ -262,8 +264,8 @@ host_memory_list host_memory_all(void) {
     return all;
 }
 
-void host_memory_let_go(host_memory_list *all) {
-    for (size_t i = 0; i < all->count; ++i) CALL(&first_copy, cuMemHostUnregister, all->at[i]);
+void host_memory_let_go(const driver_copy *left, host_memory_list *all) {
+    for (size_t i = 0; i < all->count; ++i) CALL(left, cuMemHostUnregister, all->at[i]);
     free(all->at);
     *all = (host_memory_list){0, NULL};
 }

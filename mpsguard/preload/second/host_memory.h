@@ -37,10 +37,13 @@ bool host_memory_drop(void);
 // The other way: no part of it is registered there any more. `reachable`: it can be unregistered.
 void host_memory_leave(bool reachable);
 
-// What is registered now: `host_memory_let_go` lets the first driver go of that, and frees it. Its context is current.
+// At the commit: what the copy at work has registered is the program's.
+void host_memory_go_on(void);
+
+// What is registered now: `host_memory_let_go` lets a driver go of that, and frees it. Its context is current.
 typedef struct {
     size_t count;
     word *at;
 } host_memory_list;
 host_memory_list host_memory_all(void);
-void host_memory_let_go(host_memory_list *all);
+void host_memory_let_go(const driver_copy *left, host_memory_list *all);

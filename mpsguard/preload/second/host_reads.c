@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "second/objects.h"
 #include "second/work.h"
 
 // More that are not seen than this: the log is broken.
@@ -32,8 +33,8 @@ void host_reads_add_seen(log_entry *entry) {
 
 static bool mark(unseen_copy *at, log_entry *entry, word stream) {
     at->entry = entry;
-    at->marked = at->event != 0 ? MG_SUCCESS : CALL(&first_copy, cuEventCreate, WORD(&at->event), MG_EVENT_DISABLE_TIMING);
-    if (at->marked == MG_SUCCESS) at->marked = CALL(&first_copy, cuEventRecord, at->event, stream);
+    at->marked = at->event != 0 ? MG_SUCCESS : CALL(copies_at_hand(), cuEventCreate, WORD(&at->event), MG_EVENT_DISABLE_TIMING);
+    if (at->marked == MG_SUCCESS) at->marked = CALL(copies_at_hand(), cuEventRecord, at->event, objects_native(stream));
     return at->marked == MG_SUCCESS || copies_is_loss(at->marked);
 }
 
@@ -67,15 +68,15 @@ void host_reads_look(void) {
     size_t left = 0;
     bool answered = true;
     // Another thread may begin a capture just now.
-    const bool exchanged = CALL(&first_copy, cuThreadExchangeStreamCaptureMode, WORD(&mode)) == MG_SUCCESS;
+    const bool exchanged = CALL(copies_at_hand(), cuThreadExchangeStreamCaptureMode, WORD(&mode)) == MG_SUCCESS;
     for (size_t i = 0; i < count; ++i) {
-        const mg_result asked = unseen[i].marked != MG_SUCCESS ? unseen[i].marked : CALL(&first_copy, cuEventQuery, unseen[i].event);
+        const mg_result asked = unseen[i].marked != MG_SUCCESS ? unseen[i].marked : CALL(copies_at_hand(), cuEventQuery, unseen[i].event);
         const bool lost = copies_is_loss(asked);
         if (asked == MG_SUCCESS || (lost && is_there(unseen[i].entry))) host_reads_add_seen(unseen[i].entry);
         else stay(left++, i);
         answered = answered && (asked == MG_SUCCESS || asked == MG_NOT_READY || lost);
     }
-    if (exchanged) CALL(&first_copy, cuThreadExchangeStreamCaptureMode, WORD(&mode));
+    if (exchanged) CALL(copies_at_hand(), cuThreadExchangeStreamCaptureMode, WORD(&mode));
     count = left;
     pthread_mutex_unlock(&lock);
     // The program may know more than can be known here.
@@ -97,6 +98,13 @@ bool host_reads_overlap(word at, uint64_t size) {
 
 void host_reads_forget(void) {
     pthread_mutex_lock(&lock);
+    count = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+void host_reads_leave(void) {
+    pthread_mutex_lock(&lock);
+    memset(unseen, 0, sizeof unseen);
     count = 0;
     pthread_mutex_unlock(&lock);
 }

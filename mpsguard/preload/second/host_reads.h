@@ -18,8 +18,9 @@ void host_reads_look(void);
 // Whether a copy that is not seen writes there.
 bool host_reads_overlap(word at, uint64_t size);
 
-// The log begins anew.
+// The log begins anew; or the program goes on in another copy of the driver, and the events stay behind.
 void host_reads_forget(void);
+void host_reads_leave(void);
 
 // The memory may be gone soon: copies to it that are not seen are not looked for any more. True if there was one.
 bool host_reads_drop(word at, uint64_t size);

@@ -16,7 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static limit limits[MOST_LIMITS];
 static int count;
 static _Atomic word changes;
-static word in_lane;  // changes that the copy there has
+static word given[COPIES];  // changes that each copy has, by its number
 
 void limits_note(word which, word value) {
     pthread_mutex_lock(&lock);
@@ -40,11 +40,9 @@ bool limits_set(void) {
     const word now = atomic_load(&changes);
     memcpy(all, limits, sizeof all);
     pthread_mutex_unlock(&lock);
-    for (int i = 0; done && i < known; ++i) done = CALL(copies_second(), cuCtxSetLimit, all[i].limit, all[i].value) == MG_SUCCESS;
-    if (done && copies_place() == PLACE_LANE) in_lane = now;
+    for (int i = 0; done && i < known; ++i) done = CALL(copies_at_work(), cuCtxSetLimit, all[i].limit, all[i].value) == MG_SUCCESS;
+    if (done) given[copies_at_work()->number] = now;
     return done;
 }
 
-bool limits_set_ahead(void) { return atomic_load(&changes) == in_lane || limits_set(); }
-
-void limits_give_up(void) { in_lane = 0; }
+bool limits_set_ahead(void) { return atomic_load(&changes) == given[copies_at_work()->number] || limits_set(); }

@@ -8,8 +8,5 @@ void limits_note(word limit, word value);
 // Gives them to the copy at hand. Its context is current; false if the driver refuses one.
 bool limits_set(void);
 
-// The same in the lane ahead of a takeover, if any was noted since: for what depends on them.
+// The same ahead of a takeover, if any was noted since: for what depends on them.
 bool limits_set_ahead(void);
-
-// The copy at the lane is given up: the one that is made next has none.
-void limits_give_up(void);

@@ -16,15 +16,14 @@
 enum { MOST_PARAMETER_COUNT = 4096 };
 
 static bool is_gpu_memory(word at) {
-    word owner;
-    return mappings_have(at) || variables_translate(at, &owner) != at || owner != 0;
+    return mappings_have(at) || variables_have(at);
 }
 
 // Not so is memory of the driver's own pools, or a variable that was not looked for yet: nothing here can read those.
 static bool is_host_memory(word at) {
     unsigned type = 0;
     if (host_memory_is_pinned(at, 1)) return true;
-    const mg_result result = CALL(&first_copy, cuPointerGetAttribute, WORD(&type), POINTER_MEMORY_TYPE, at);
+    const mg_result result = CALL(copies_at_hand(), cuPointerGetAttribute, WORD(&type), POINTER_MEMORY_TYPE, at);
     return result == MG_INVALID_VALUE || (result == MG_SUCCESS && type == MEMORY_HOST);
 }
 
@@ -35,17 +34,18 @@ static parameter_layout *find_layout(object *of) {
     const function_id ask =
         of->kind == OBJECT_KERNEL_OF_LIBRARY ? FUNCTION_cuKernelGetParamInfo : FUNCTION_cuFuncGetParamInfo;
     size_t offset = 0, size = 0, count = 0;
+    const word native = atomic_load_explicit(&of->at[copies_at_hand()->number], memory_order_acquire);
     mg_result result = MG_SUCCESS;
     while (count < MOST_PARAMETER_COUNT &&
-           (result = copies_call(&first_copy, ask, (const word[]){of->key, count, WORD(&offset), WORD(&size)}, 4)) == MG_SUCCESS)
+           (result = copies_call(copies_at_hand(), ask, (const word[]){native, count, WORD(&offset), WORD(&size)}, 4)) == MG_SUCCESS)
         ++count;
     if (result != MG_INVALID_VALUE) return NULL;
     parameter_layout *const made = calloc(1, sizeof *made + count * sizeof made->parameters[0]);
     if (made == NULL) return NULL;
     made->count = count;
     for (size_t i = 0; i < count; ++i) {
-        const word words[] = {of->key, i, WORD(&made->parameters[i].offset), WORD(&made->parameters[i].size)};
-        if (copies_call(&first_copy, ask, words, 4) != MG_SUCCESS) return free(made), NULL;
+        const word words[] = {native, i, WORD(&made->parameters[i].offset), WORD(&made->parameters[i].size)};
+        if (copies_call(copies_at_hand(), ask, words, 4) != MG_SUCCESS) return free(made), NULL;
         const size_t end = made->parameters[i].offset + made->parameters[i].size;
         if (end > made->size) made->size = end;
     }

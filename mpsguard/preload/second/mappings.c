@@ -17,7 +17,7 @@ pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER;
 list mappings, retired;
 
 static _Atomic uint64_t arena;
-static bool reserved_again[PLACE_COUNT];
+static bool reserved_in[COPIES];  // by the number of the copy
 static list used;
 static _Atomic word changes;
 
@@ -88,14 +88,14 @@ bool mappings_have_range(const driver_copy *copy) {
     static const uint64_t places[] = {UINT64_C(0x300000000000), UINT64_C(0x200000000000), UINT64_C(0x400000000000)};
     pthread_mutex_lock(&reserving);
     for (size_t i = 0; arena == 0 && i < sizeof places / sizeof *places; ++i)
-        if (reserve_arena(copy, places[i])) arena = places[i];
+        if ((reserved_in[copy->number] = reserve_arena(copy, places[i]))) arena = places[i];
     pthread_mutex_unlock(&reserving);
     return arena != 0;
 }
 
 bool mappings_reserve_again(void) {
-    bool *const done = &reserved_again[copies_place()];
-    if (arena != 0 && !*done) *done = reserve_arena(copies_second(), arena);
+    bool *const done = &reserved_in[copies_at_work()->number];
+    if (arena != 0 && !*done) *done = reserve_arena(copies_at_work(), arena);
     return arena == 0 || *done;
 }
 
@@ -126,8 +126,8 @@ bool mappings_give_back(uint64_t at, uint64_t size) {
 
 bool mappings_carry(word handle, word *second) {
     int fd = -1;
-    if (CALL(&first_copy, cuMemExportToShareableHandle, WORD(&fd), handle, MG_HANDLE_POSIX, 0) != MG_SUCCESS) return false;
-    const bool done = CALL(copies_second(), cuMemImportFromShareableHandle, WORD(second), (word)fd, MG_HANDLE_POSIX) ==
+    if (CALL(copies_at_hand(), cuMemExportToShareableHandle, WORD(&fd), handle, MG_HANDLE_POSIX, 0) != MG_SUCCESS) return false;
+    const bool done = CALL(copies_at_work(), cuMemImportFromShareableHandle, WORD(second), (word)fd, MG_HANDLE_POSIX) ==
                       MG_SUCCESS;
     close(fd);
     return done;
@@ -135,27 +135,27 @@ bool mappings_carry(word handle, word *second) {
 
 bool mappings_move(const mapping *m) {
     word handle = m->kept, second = 0;
-    if (handle == 0 && CALL(&first_copy, cuMemRetainAllocationHandle, WORD(&handle), m->at) != MG_SUCCESS) return false;
+    if (handle == 0 && CALL(copies_at_hand(), cuMemRetainAllocationHandle, WORD(&handle), m->at) != MG_SUCCESS) return false;
     const bool carried = mappings_carry(handle, &second);
-    if (m->kept == 0) CALL(&first_copy, cuMemRelease, handle);
+    if (m->kept == 0) CALL(copies_at_hand(), cuMemRelease, handle);
     if (!carried) return false;
-    const bool mapped = CALL(copies_second(), cuMemMap, m->at, m->size, m->offset, second, 0) == MG_SUCCESS;
-    CALL(copies_second(), cuMemRelease, second);
+    const bool mapped = CALL(copies_at_work(), cuMemMap, m->at, m->size, m->offset, second, 0) == MG_SUCCESS;
+    CALL(copies_at_work(), cuMemRelease, second);
     return mapped && (m->access.flags == 0 || mappings_give_access(m));
 }
 
 bool mappings_give_access(const mapping *m) {
     mg_access access = m->access;
-    access.location.id = (int)copies_device();
-    return CALL(copies_second(), cuMemSetAccess, m->at, m->size, WORD(&access), 1) == MG_SUCCESS;
+    access.location.id = (int)copies_at_work()->device;
+    return CALL(copies_at_work(), cuMemSetAccess, m->at, m->size, WORD(&access), 1) == MG_SUCCESS;
 }
 
 static void leave(const list *of) {
     for (size_t i = 0; i < of->count; ++i) {
         const mapping *const m = &ITEMS(mapping, *of)[i];
         // Some are not mapped there: that is an error, and no harm.
-        CALL(copies_second(), cuMemUnmap, m->at, m->size);
-        if (m->spare != 0) CALL(copies_second(), cuMemUnmap, m->spare, m->size);
+        CALL(copies_at_work(), cuMemUnmap, m->at, m->size);
+        if (m->spare != 0) CALL(copies_at_work(), cuMemUnmap, m->spare, m->size);
     }
 }
 
@@ -165,5 +165,3 @@ void mappings_leave(void) {
     leave(&retired);
     pthread_mutex_unlock(&mappings_lock);
 }
-
-void mappings_give_up(void) { reserved_again[PLACE_LANE] = false; }

@@ -61,7 +61,7 @@ bool mappings_reserve_again(void);  // by the copy at hand beside the first one
 // Whether an address is in it.
 bool mappings_have(word address);
 
-// A handle of the second driver for memory of the first one, which is dead but exports it still (measured with 580).
+// A handle of the copy at work for memory of the one at hand, which exports it although it is dead (measured with 580).
 bool mappings_carry(word handle, word *second);
 
 // Maps one into the copy at hand beside the first one, at its address, and gives it its access. `mappings_leave` takes all out of it
@@ -69,6 +69,3 @@ bool mappings_carry(word handle, word *second);
 bool mappings_move(const mapping *m);
 bool mappings_give_access(const mapping *m);
 void mappings_leave(void);
-
-// The copy at the lane is given up: the one that is made next reserves the range anew.
-void mappings_give_up(void);

@@ -1,6 +1,7 @@
 #include "second/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "second/ahead.h"
 #include "second/host_memory.h"
@@ -13,11 +14,12 @@
 // Of the mappings that are read with both drivers.
 #define MOST_READ 64
 
-// A handle that the program holds, and the second driver's for it.
+// A handle that the program holds, and what drivers call it.
 typedef struct {
-    word handle, second;
-    long references;
-    bool fresh;  // never mapped: it has no content
+    word handle;
+    word native, next;      // of the copy at hand, and of the one that is made ready (0: not there yet)
+    long references, taken;  // by the program, and of the copy at hand: one that is carried is imported once
+    bool fresh;             // never mapped: it has no content
 } held_handle;
 
 static list handles, plain;  // under the lock of mappings.h
@@ -49,6 +51,14 @@ mg_result memory_unreserve(const driver_copy *copy, const word *a) {
     return found ? MG_SUCCESS : copies_call(copy, FUNCTION_cuMemAddressFree, a, 2);
 }
 
+static held_handle *find_native(word native) {
+    for (size_t i = 0; i < handles.count; ++i) {
+        held_handle *const each = &ITEMS(held_handle, handles)[i];
+        if (each->native == native) return each;
+    }
+    return NULL;
+}
+
 static held_handle *find_handle(word handle) {
     for (size_t i = 0; i < handles.count; ++i) {
         held_handle *const each = &ITEMS(held_handle, handles)[i];
@@ -57,21 +67,27 @@ static held_handle *find_handle(word handle) {
     return NULL;
 }
 
-// False if the second driver gave the number of one that the program has from the first one.
-static bool hold_handle(word handle, bool fresh) {
+// In place of what the driver calls it, the program's handle. False if that is the number of one that the program has of another driver.
+static bool hold_handle(word *handle, bool fresh) {
+    const word native = *handle;
     pthread_mutex_lock(&mappings_lock);
-    held_handle *known = find_handle(handle);
-    const bool taken = known != NULL && known->second != 0;
-    if (known != NULL && !taken) ++known->references;
-    else if (known == NULL && (known = list_add(&handles, sizeof *known)) != NULL) *known = (held_handle){handle, 0, 1, fresh};
+    held_handle *known = find_native(native);
+    const bool free = known != NULL || find_handle(native) == NULL;
+    if (known != NULL) {
+        ++known->references;
+        ++known->taken;
+        *handle = known->handle;
+    } else if (free && (known = list_add(&handles, sizeof *known)) != NULL) {
+        *known = (held_handle){native, native, 0, 1, 1, fresh};
+    }
     pthread_mutex_unlock(&mappings_lock);
-    return !taken;
+    return free;
 }
 
 // The same for one that cannot be had under another number.
-static mg_result hold_or_release(const driver_copy *copy, word handle) {
+static mg_result hold_or_release(const driver_copy *copy, word *handle) {
     if (hold_handle(handle, false)) return MG_SUCCESS;
-    CALL(copy, cuMemRelease, handle);
+    CALL(copy, cuMemRelease, *handle);
     return MG_OUT_OF_MEMORY;
 }
 
@@ -79,9 +95,9 @@ static mg_result hold_or_release(const driver_copy *copy, word handle) {
 static word handle_of(word handle) {
     pthread_mutex_lock(&mappings_lock);
     const held_handle *const known = find_handle(handle);
-    const word second = known != NULL && known->second != 0 ? known->second : handle;
+    const word native = known != NULL ? known->native : handle;
     pthread_mutex_unlock(&mappings_lock);
-    return second;
+    return native;
 }
 
 mg_result memory_create(const driver_copy *copy, const word *a) {
@@ -93,7 +109,7 @@ mg_result memory_create(const driver_copy *copy, const word *a) {
     word aside[MOST_ASIDE];
     size_t count = 0;
     mg_result result = CALL(copy, cuMemCreate, a[0], a[1], WORD(&wanted), a[3]);
-    while (result == MG_SUCCESS && !hold_handle(*(const word *)POINTER(a[0]), true)) {
+    while (result == MG_SUCCESS && !hold_handle(POINTER(a[0]), true)) {
         aside[count++] = *(const word *)POINTER(a[0]);
         result = count < MOST_ASIDE ? CALL(copy, cuMemCreate, a[0], a[1], WORD(&wanted), a[3]) : MG_OUT_OF_MEMORY;
     }
@@ -104,8 +120,7 @@ mg_result memory_create(const driver_copy *copy, const word *a) {
 mg_result memory_release(const driver_copy *copy, const word *a) {
     pthread_mutex_lock(&mappings_lock);
     held_handle *known = find_handle(a[0]);
-    // The second driver's was imported once for all of them.
-    const bool others = known != NULL && known->second != 0 && known->references > 1;
+    const bool others = known != NULL && known->taken < known->references;
     if (others) --known->references;
     pthread_mutex_unlock(&mappings_lock);
     if (others) return MG_SUCCESS;
@@ -113,6 +128,7 @@ mg_result memory_release(const driver_copy *copy, const word *a) {
     if (result != MG_SUCCESS) return result;
     pthread_mutex_lock(&mappings_lock);
     known = find_handle(a[0]);
+    if (known != NULL) --known->taken;
     if (known != NULL && --known->references == 0)
         list_drop(&handles, sizeof *known, (size_t)(known - ITEMS(held_handle, handles)));
     pthread_mutex_unlock(&mappings_lock);
@@ -121,7 +137,7 @@ mg_result memory_release(const driver_copy *copy, const word *a) {
 
 mg_result memory_retain(const driver_copy *copy, const word *a) {
     const mg_result result = copies_call(copy, FUNCTION_cuMemRetainAllocationHandle, a, 2);
-    return result == MG_SUCCESS ? hold_or_release(copy, *(const word *)POINTER(a[0])) : result;
+    return result == MG_SUCCESS ? hold_or_release(copy, POINTER(a[0])) : result;
 }
 
 mg_result memory_properties(const driver_copy *copy, const word *a) {
@@ -134,9 +150,10 @@ mg_result memory_export(const driver_copy *copy, const word *a) {
 
 mg_result memory_import(const driver_copy *copy, const word *a) {
     const mg_result result = copies_call(copy, FUNCTION_cuMemImportFromShareableHandle, a, 3);
+    if (result != MG_SUCCESS) return result;
     // Others may write to it at any time, and their work is not seen here.
-    if (result == MG_SUCCESS) reasons_hold(REASON_shared_with_others);
-    return result;
+    reasons_hold(REASON_shared_with_others);
+    return hold_or_release(copy, POINTER(a[0]));
 }
 
 // The second driver's mappings, or those of a program without a log, are noted alone.
@@ -177,7 +194,7 @@ static mapping mapped_there(const word *a, word before) {
 static bool retire(const word *a) {
     bool right = true;
     for (mapping m = mapped_there(a, UINT64_MAX); right && m.number != 0; m = mapped_there(a, m.number)) {
-        right = CALL(&first_copy, cuMemRetainAllocationHandle, WORD(&m.kept), m.at) == MG_SUCCESS;
+        right = CALL(copies_at_hand(), cuMemRetainAllocationHandle, WORD(&m.kept), m.at) == MG_SUCCESS;
         if (!right) break;
         log_add(LOG_UNMAP, FUNCTION_cuMemUnmap, NULL, &m.number, 1, 0);
         pthread_mutex_lock(&mappings_lock);
@@ -200,7 +217,7 @@ static void take_back(const word *a) {
             list_drop(&retired, sizeof m, i);
         }
         pthread_mutex_unlock(&mappings_lock);
-        if (kept != 0) CALL(&first_copy, cuMemRelease, kept);
+        if (kept != 0) CALL(copies_at_hand(), cuMemRelease, kept);
     }
 }
 
@@ -226,7 +243,7 @@ static void forget(word number) {
 }
 
 mg_result memory_unmap(const driver_copy *copy, const word *a) {
-    const bool kept = copy == &first_copy && log_is_on();
+    const bool kept = log_is_on();
     if (kept && !retire(a)) log_break(REASON_unlogged, "cuMemUnmap");
     const mg_result result = copies_call(copy, FUNCTION_cuMemUnmap, a, 2);
     if (result != MG_SUCCESS) {
@@ -300,18 +317,18 @@ void memory_leave(void) { mappings_leave(); }
 
 bool memory_move(bool replay) {
     bool done = mappings_reserve_again();
-    if (copies_place() == PLACE_LANE) ahead_drop(replay);
+    if (copies_at_work()->place == PLACE_LANE) ahead_drop(replay);
     pthread_mutex_lock(&mappings_lock);
     for (size_t i = 0; done && !replay && i < mappings.count; ++i) done = ahead_map(&ITEMS(mapping, mappings)[i]);
     done = done && (!replay || spare_restore());
     // The program's own use of them comes later.
-    for (size_t i = 0; done && copies_place() == PLACE_LANE && i < handles.count; ++i) {
+    for (size_t i = 0; done && copies_at_work()->place == PLACE_LANE && i < handles.count; ++i) {
         held_handle *const each = &ITEMS(held_handle, handles)[i];
-        done = mappings_carry(each->handle, &each->second);
+        done = each->next != 0 || mappings_carry(each->native, &each->next);
     }
     pthread_mutex_unlock(&mappings_lock);
     // Alone, kernels are to reach none: one that does faults, and what the program did to such memory since is not known.
-    return done && (copies_place() == PLACE_ALONE || host_memory_move());
+    return done && (copies_at_work()->place == PLACE_ALONE || host_memory_move());
 }
 
 void memory_take_back(void) {
@@ -319,45 +336,78 @@ void memory_take_back(void) {
     pthread_mutex_lock(&mappings_lock);
     for (size_t i = 0; i < handles.count; ++i) {
         held_handle *const each = &ITEMS(held_handle, handles)[i];
-        if (each->second != 0) CALL(copies_second(), cuMemRelease, each->second);
-        each->second = 0;
+        if (each->next != 0) CALL(copies_at_work(), cuMemRelease, each->next);
+        each->next = 0;
     }
     pthread_mutex_unlock(&mappings_lock);
 }
 
+void memory_go_on(void) {
+    pthread_mutex_lock(&mappings_lock);
+    for (size_t i = 0; i < handles.count; ++i) {
+        held_handle *const each = &ITEMS(held_handle, handles)[i];
+        each->native = each->next;
+        each->next = 0;
+        each->taken = 1;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+    spare_end();
+    host_memory_go_on();
+    ahead_go_on();
+}
+
 struct memory_list {
     host_memory_list host;
-    size_t mapped, held;
-    struct { uint64_t at, size; } *mappings;
-    held_handle *handles;
+    list mappings, retired, handles;
 };
+
+static list copy_of(const list *of, size_t size) {
+    list made = {.items = malloc(of->count * size + 1), .count = of->count, .room = of->count};
+    if (made.items == NULL) return (list){0};
+    if (of->count > 0) memcpy(made.items, of->items, of->count * size);
+    return made;
+}
 
 memory_list *memory_all(void) {
     memory_list *const all = calloc(1, sizeof *all);
     if (all == NULL) return NULL;
     all->host = host_memory_all();
     pthread_mutex_lock(&mappings_lock);
-    all->mappings = calloc(mappings.count + 1, sizeof *all->mappings);
-    all->handles = calloc(handles.count + 1, sizeof *all->handles);
-    for (size_t i = 0; all->mappings != NULL && i < mappings.count; ++i) {
-        const mapping *const m = &ITEMS(mapping, mappings)[i];
-        all->mappings[all->mapped].at = m->at;
-        all->mappings[all->mapped++].size = m->size;
-    }
-    for (size_t i = 0; all->handles != NULL && i < handles.count; ++i) all->handles[all->held++] = ITEMS(held_handle, handles)[i];
+    all->mappings = copy_of(&mappings, sizeof(mapping));
+    all->retired = copy_of(&retired, sizeof(mapping));
+    all->handles = copy_of(&handles, sizeof(held_handle));
     pthread_mutex_unlock(&mappings_lock);
     return all;
 }
 
-void memory_let_go(memory_list *all) {
+static void let_go_of_spare(const driver_copy *left, const mapping *m) {
+    if (m->spare == 0) return;
+    CALL(left, cuMemUnmap, m->spare, m->size);
+    pthread_mutex_lock(&mappings_lock);
+    mappings_give_back(m->spare, m->size);
+    pthread_mutex_unlock(&mappings_lock);
+}
+
+void memory_let_go(const driver_copy *left, memory_list *all) {
     if (all == NULL) return;
-    spare_give_up();
-    for (size_t i = 0; i < all->mapped; ++i) CALL(&first_copy, cuMemUnmap, all->mappings[i].at, all->mappings[i].size);
-    for (size_t i = 0; i < all->held; ++i)
-        for (long k = 0; k < all->handles[i].references; ++k) CALL(&first_copy, cuMemRelease, all->handles[i].handle);
-    host_memory_let_go(&all->host);
-    free(all->mappings);
-    free(all->handles);
+    for (size_t i = 0; i < all->retired.count; ++i) {
+        const mapping *const m = &ITEMS(mapping, all->retired)[i];
+        if (m->kept != 0) CALL(left, cuMemRelease, m->kept);
+        let_go_of_spare(left, m);
+    }
+    for (size_t i = 0; i < all->mappings.count; ++i) {
+        const mapping *const m = &ITEMS(mapping, all->mappings)[i];
+        let_go_of_spare(left, m);
+        CALL(left, cuMemUnmap, m->at, m->size);
+    }
+    for (size_t i = 0; i < all->handles.count; ++i) {
+        const held_handle *const each = &ITEMS(held_handle, all->handles)[i];
+        for (long k = 0; k < each->taken; ++k) CALL(left, cuMemRelease, each->native);
+    }
+    host_memory_let_go(left, &all->host);
+    free(all->mappings.items);
+    free(all->retired.items);
+    free(all->handles.items);
     free(all);
 }
 
@@ -365,7 +415,8 @@ static bool read_word(const driver_copy *copy, word at, word *out) {
     return CALL(copy, cuMemcpyDtoH_v2, WORD(out), at, sizeof *out) == MG_SUCCESS;
 }
 
-bool memory_is_the_same(word context) {
+bool memory_is_the_same(void) {
+    const driver_copy *const first = copies_at_hand();
     word at[2 * MOST_READ], seen[2 * MOST_READ], second, mine = 0;
     size_t count = 0;
     pthread_mutex_lock(&mappings_lock);
@@ -377,9 +428,9 @@ bool memory_is_the_same(word context) {
         at[count++] = m->at + m->size - sizeof *at;
     }
     pthread_mutex_unlock(&mappings_lock);
-    bool same = CALL(copies_second(), cuCtxGetCurrent, WORD(&mine)) == MG_SUCCESS && CALL(&first_copy, cuCtxSetCurrent, context) == MG_SUCCESS;
-    for (size_t i = 0; same && i < count; ++i) same = read_word(&first_copy, at[i], &seen[i]);
-    same = CALL(copies_second(), cuCtxSetCurrent, mine) == MG_SUCCESS && same;
-    for (size_t i = 0; same && i < count; ++i) same = read_word(copies_second(), at[i], &second) && second == seen[i];
+    bool same = CALL(copies_at_work(), cuCtxGetCurrent, WORD(&mine)) == MG_SUCCESS && CALL(first, cuCtxSetCurrent, first->context) == MG_SUCCESS;
+    for (size_t i = 0; same && i < count; ++i) same = read_word(first, at[i], &seen[i]);
+    same = CALL(copies_at_work(), cuCtxSetCurrent, mine) == MG_SUCCESS && same;
+    for (size_t i = 0; same && i < count; ++i) same = read_word(copies_at_work(), at[i], &second) && second == seen[i];
     return same;
 }

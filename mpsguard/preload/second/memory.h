@@ -27,11 +27,13 @@ void memory_leave(void);
 // After memory_move(false) that is of no use: nothing of it is held there any more, host memory and handles included.
 void memory_take_back(void);
 
-// What the first driver has of all that is mapped: `memory_let_go` lets it go of that, and frees it. Its context is current.
+// At the commit: what the copy at work has is the program's from now on.
+void memory_go_on(void);
+
+// What the driver at hand has of all that is mapped, before that: `memory_let_go` lets it go of that, and frees it. Its context is current.
 typedef struct memory_list memory_list;
 memory_list *memory_all(void);
-void memory_let_go(memory_list *all);
+void memory_let_go(const driver_copy *left, memory_list *all);
 
-// Whether both drivers read the same in some of what is mapped. The first one's context is `context`, that of the copy at hand is current
-// again afterwards.
-bool memory_is_the_same(word context);
+// Whether both drivers read the same in some of what is mapped. The context of the copy at work is current again afterwards.
+bool memory_is_the_same(void);

@@ -35,10 +35,7 @@ void move_give_up(void) {
     if (made) memory_take_back();
     else ahead_give_up(false);
     rebuild_give_up();
-    variables_give_up();
-    mappings_give_up();
     beside_give_up();
-    limits_give_up();
     reasons_let_go_to(REASON_second_failed, failures);
 }
 
@@ -60,27 +57,27 @@ const char *move_prepare(unsigned share) {
     return rebuild_ahead(INT_MAX) && variables_ahead() && reasons_count(REASON_second_failed) == failures ? NULL : failed("objects");
 }
 
-bool move_stop(word context) {
+bool move_stop(void) {
     work_close();
     // What asks a stream during a capture ends the capture.
     if (!work_is_quiet(QUIET_MS) || work_is_captured()) return false;
-    if (CALL(&first_copy, cuCtxSetCurrent, context) != MG_SUCCESS) return false;
+    if (CALL(copies_at_hand(), cuCtxSetCurrent, copies_at_hand()->context) != MG_SUCCESS) return false;
     work_drain_threads(DRAIN_MS);
     if (!work_is_idle() && !work_drain(DRAIN_MS)) return false;
     // Here nothing has to be guessed of work that was enqueued past us.
-    return copies_call(&first_copy, FUNCTION_cuCtxSynchronize, NULL, 0) == MG_SUCCESS;
+    return copies_call(copies_at_hand(), FUNCTION_cuCtxSynchronize, NULL, 0) == MG_SUCCESS;
 }
 
 void move_go_on(void) { work_open(); }
 
-const char *move_carry(word context) {
+const char *move_carry(void) {
     reason why;
     const uint64_t total = work_total();
-    if (!variables_are_saved(total) && !variables_save(context, total)) return "variables";
+    if (!variables_are_saved(total) && !variables_save(total)) return "variables";
     if (!beside_enter(PLACE_LANE) || !limits_set_ahead()) return "context";
     if (!memory_move(false)) return "memory";
     if (!rebuild_at_takeover() || !rebuild_graphs() || !variables_restore() || !memory_pools_move()) return "objects";
-    if (copies_call(copies_second(), FUNCTION_cuCtxSynchronize, NULL, 0) != MG_SUCCESS || !memory_is_the_same(context)) return "compare";
+    if (copies_call(copies_at_work(), FUNCTION_cuCtxSynchronize, NULL, 0) != MG_SUCCESS || !memory_is_the_same()) return "compare";
     return reasons_any(&why) ? reasons_name(why) : NULL;
 }
 
@@ -123,6 +120,6 @@ void move_shut_down(void) {
     }
 }
 
-void move_close(word context, memory_list *first) {
-    if (CALL(&first_copy, cuCtxSetCurrent, context) == MG_SUCCESS) memory_let_go(first);
+void move_close(const driver_copy *left, memory_list *all) {
+    if (CALL(left, cuCtxSetCurrent, left->context) == MG_SUCCESS) memory_let_go(left, all);
 }

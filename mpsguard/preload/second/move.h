@@ -13,17 +13,17 @@ const char *move_prepare(unsigned share);
 
 // Stops new calls, and waits until no stream has work; false if there is some after half a second, or a capture. `move_go_on` lets
 // them go on in the first driver; after a commit, none may begin there ever again. The first driver's context is current afterwards.
-bool move_stop(word context);
+bool move_stop(void);
 void move_go_on(void);
 
 // Brings the second driver to what the program's state is, and compares; NULL, or the step that failed.
-const char *move_carry(word context);
+const char *move_carry(void);
 
 // The second driver is given up, with all that it has.
 void move_give_up(void);
 
-// After the commit: the first driver lets go of what it had (memory_all, before it).
-void move_close(word context, memory_list *first);
+// After the commit: the driver that the program has left lets go of what it had (memory_all, before it).
+void move_close(const driver_copy *left, memory_list *all);
 
 // And of its connections, by which its server sees the end of a client (580: status 806).
 void move_shut_down(void);

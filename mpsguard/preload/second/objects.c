@@ -27,6 +27,13 @@ object *objects_find(word key) {
     return NULL;
 }
 
+word objects_native(word key) {
+    const unsigned number = copies_at_hand()->number;
+    const object *const o = number != 0 ? objects_find(key) : NULL;
+    const word native = o != NULL ? atomic_load_explicit(&o->at[number], memory_order_acquire) : 0;
+    return native != 0 ? native : key;
+}
+
 static bool is_of_short_life(object_kind kind) {
     return kind == OBJECT_STREAM || kind == OBJECT_EVENT || kind == OBJECT_GRAPH || kind == OBJECT_INSTANCE;
 }
@@ -61,20 +68,27 @@ static void end(object *o) {
         if (each->parent == o && !atomic_load_explicit(&each->gone, memory_order_relaxed)) end(each);
 }
 
+static bool is_made_elsewhere(const object *o, unsigned number) {
+    bool found = false;
+    for (unsigned i = 0; !found && i < COPIES; ++i) found = i != number && atomic_load_explicit(&o->at[i], memory_order_acquire) != 0;
+    return found;
+}
+
 // Programs make and destroy streams and events all the time.
-static object *used_again(word key, object_kind kind) {
+static object *used_again(word key, object_kind kind, unsigned number) {
     if (!is_of_short_life(kind)) return NULL;
     for (object *o = atomic_load_explicit(&buckets[bucket_of(key)], memory_order_relaxed); o != NULL; o = o->next)
-        if (o->key == key && o->kind == kind && atomic_load_explicit(&o->second[PLACE_LANE], memory_order_acquire) == 0) return o;
+        if (o->key == key && o->kind == kind && !is_made_elsewhere(o, number)) return o;
     return NULL;
 }
 
 // Under the lock.
-static object *note(const object *wanted) {
+static object *note(const object *wanted, word native) {
+    const unsigned number = copies_at_hand()->number;
     object *const known = objects_find(wanted->key);
     if (known != NULL && is_same(known, wanted)) return known;
     if (known != NULL) end(known);
-    object *const old = used_again(wanted->key, wanted->kind);
+    object *const old = used_again(wanted->key, wanted->kind, number);
     if (old != NULL) {
         ++old->generation;
         old->flags = wanted->flags;
@@ -82,6 +96,7 @@ static object *note(const object *wanted) {
         old->recorded_in = NULL;
         old->captured = wanted->captured;
         old->not_ahead = false;
+        atomic_store_explicit(&old->at[number], native, memory_order_relaxed);
         atomic_store_explicit(&old->gone, false, memory_order_release);
         atomic_fetch_add(&changes, 1);
         return old;
@@ -103,6 +118,7 @@ static object *note(const object *wanted) {
     made->captured = wanted->captured;
     made->make = wanted->make;
     made->find_uses = wanted->find_uses;
+    atomic_store_explicit(&made->at[number], native, memory_order_relaxed);
     made->next = atomic_load_explicit(&buckets[bucket_of(made->key)], memory_order_relaxed);
     made->older = atomic_load_explicit(&newest, memory_order_relaxed);
     atomic_store_explicit(&buckets[bucket_of(made->key)], made, memory_order_release);
@@ -111,9 +127,9 @@ static object *note(const object *wanted) {
     return made;
 }
 
-object *objects_note(const object *made) {
+object *objects_note(const object *made, word native) {
     pthread_mutex_lock(&lock);
-    object *const noted = note(made);
+    object *const noted = note(made, native);
     pthread_mutex_unlock(&lock);
     return noted;
 }
@@ -175,7 +191,7 @@ int objects_attributes(object *o, word attributes[OBJECT_ATTRIBUTES], word value
 
 bool objects_make_begin(object *o, object *now) {
     pthread_mutex_lock(&lock);
-    const bool wanted = !o->gone && !o->not_ahead && atomic_load_explicit(&o->second[PLACE_LANE], memory_order_relaxed) == 0;
+    const bool wanted = !o->gone && !o->not_ahead && atomic_load_explicit(&o->at[copies_at_work()->number], memory_order_relaxed) == 0;
     if (wanted)
         *now = (object){.key = o->key, .kind = o->kind, .generation = o->generation, .flags = o->flags, .priority = o->priority,
                         .captured = o->captured, .make = o->make, .find_uses = o->find_uses};
@@ -189,7 +205,7 @@ bool objects_make_end(object *o, const object *now, word made, list *uses) {
     if (same && made != 0) {
         o->uses = *uses;
         *uses = (list){0};
-        atomic_store_explicit(&o->second[PLACE_LANE], made, memory_order_release);
+        atomic_store_explicit(&o->at[copies_at_work()->number], made, memory_order_release);
     } else if (same) {
         o->not_ahead = true;
     }

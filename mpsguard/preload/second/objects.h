@@ -30,12 +30,12 @@ typedef struct parameter_layout {
 enum { OBJECT_ATTRIBUTES = 8 };
 
 typedef struct object {
-    word key;                   // the first driver's handle, which the program has
+    word key;                   // the handle that the program has
     object_kind kind;
     _Atomic(bool) gone;         // destroyed by the program
     unsigned generation;        // of what is of short life: how often this was another one's
     struct object *parent;      // the module, library or kernel
-    _Atomic(bool) asked;        // of a module or a library: where a variable of it lies
+    _Atomic(unsigned) asked_in; // of a module or a library: the copy that was first asked where a variable of it lies; its number plus one
     word flags;                 // of a stream, an event or an instance
     int priority;               // of a stream
     char *name;                 // of a function or a kernel
@@ -45,7 +45,7 @@ typedef struct object {
     bool (*find_uses)(const struct object *o, list *out);  // of an instance: what memory it names (ahead.h); false if not all is there yet
     _Atomic(bool) not_ahead;    // an attempt ahead of a takeover failed: it is made then
     list uses;                  // of an instance that was made ahead
-    _Atomic(word) second[PLACE_COUNT];  // the handle of each copy beside the first one; 0: not made
+    _Atomic(word) at[COPIES];   // the handle of each copy, by its number; 0: not made there
     struct { word attribute, value; } attributes[OBJECT_ATTRIBUTES];
     int attribute_count;
     _Atomic(bool) changed;      // an attribute, since the second driver's was made
@@ -58,12 +58,15 @@ typedef struct object {
     struct object *older;       // of all
 } object;
 
-// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code, captured, make, find_uses), in place of one with the same handle: the
-// driver gives those of what is destroyed to others. NULL if there is no host memory (a reason then).
-object *objects_note(const object *made);
+// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code, captured, make, find_uses), which the copy at hand calls `native`,
+// in place of one with the same key: drivers give the handles of what is destroyed to others. NULL if there is no host memory (a reason then).
+object *objects_note(const object *made, word native);
 
 // The object of that handle, or NULL.
 object *objects_find(word key);
+
+// What the copy at hand calls a stream of the program: those are made at the takeover. What is not known stays.
+word objects_native(word key);
 
 // A function or a kernel that was noted before: itself, or what was found since by another way, has its handle now and is the same one; NULL
 // if that is another one's, or no one's.
@@ -106,11 +109,11 @@ bool objects_wait_end(const objects_record *record);
 // Counts what is noted, set or ended.
 word objects_changes(void);
 
-// Around the making of an object of short life in the lane, ahead of a takeover: before it, what it is now, for the program may destroy
+// Around the making of an object of short life in the copy at work, ahead of a takeover: before it, what it is now, for the program may destroy
 // it meanwhile and be given its handle for another one. False if none is to be made.
 bool objects_make_begin(object *o, object *now);
 
-// After it: notes the second driver's handle, and the memory that it names; or (0) that it cannot be made. False, with nothing noted, if
+// After it: notes that copy's handle, and the memory that it names; or (0) that it cannot be made. False, with nothing noted, if
 // that is not what the program has by now.
 bool objects_make_end(object *o, const object *now, word made, list *uses);
 

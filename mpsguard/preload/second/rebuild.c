@@ -4,8 +4,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 #include "second/ahead.h"
+#include "second/beside.h"
 #include "second/images.h"
 #include "second/limits.h"
 #include "second/objects.h"
@@ -16,17 +19,15 @@
 #define BUCKETS 4096
 // Handles are pointers; what is less stands for a default stream, or for none.
 #define LEAST_HANDLE 4096
+#define OWN_KEYS ((uint64_t)1 << 32)
 
 // At one time one object is made, and what it is made of.
 static pthread_mutex_t making = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static word context_first;
-static word contexts[PLACE_COUNT];
-static _Atomic bool taken_over;
-
 static list aside;  // instances that were made ahead, and are not what the program has
 
+// Of a handle to the key of its object. It is said again by the object whether it is still so.
 typedef struct back {
-    _Atomic(word) second;  // 0: forgotten
+    _Atomic(word) native;  // 0: forgotten
     _Atomic(word) key;
     struct back *next;
 } back;
@@ -34,18 +35,13 @@ static _Atomic(back *) backs[BUCKETS];
 
 static size_t bucket_of(word handle) { return (handle * UINT64_C(0x9E3779B97F4A7C15)) >> 52; }
 
-void rebuild_set_contexts(copy_place place, word first, word second) {
-    context_first = first;
-    contexts[place] = second;
-}
-
 // Under `making`. In place of one that was forgotten: programs make and destroy all the time.
-static void remember(word second, word key) {
-    back *const first = atomic_load_explicit(&backs[bucket_of(second)], memory_order_relaxed);
+static void remember(word native, word key) {
+    back *const first = atomic_load_explicit(&backs[bucket_of(native)], memory_order_relaxed);
     for (back *b = first; b != NULL; b = b->next) {
-        if (atomic_load_explicit(&b->second, memory_order_relaxed) != 0) continue;
+        if (atomic_load_explicit(&b->native, memory_order_relaxed) != 0) continue;
         atomic_store_explicit(&b->key, key, memory_order_relaxed);
-        atomic_store_explicit(&b->second, second, memory_order_release);
+        atomic_store_explicit(&b->native, native, memory_order_release);
         return;
     }
     back *const made = malloc(sizeof *made);
@@ -53,42 +49,76 @@ static void remember(word second, word key) {
         reasons_hold(REASON_no_memory);
         return;
     }
-    *made = (back){second, key, first};
-    atomic_store_explicit(&backs[bucket_of(second)], made, memory_order_release);
+    *made = (back){native, key, first};
+    atomic_store_explicit(&backs[bucket_of(native)], made, memory_order_release);
 }
 
-word rebuild_key_of(word second) {
-    if (second == contexts[PLACE_LANE]) return context_first;
-    for (const back *b = atomic_load_explicit(&backs[bucket_of(second)], memory_order_acquire); b != NULL; b = b->next)
-        if (atomic_load_explicit(&b->second, memory_order_acquire) == second) return b->key;
-    return second;
+static bool is_called(word key, word native) {
+    const object *const o = objects_find(key);
+    return o != NULL && atomic_load_explicit(&o->at[copies_at_work()->number], memory_order_acquire) == native;
 }
 
-void rebuild_forget(word second) {
-    for (back *b = atomic_load_explicit(&backs[bucket_of(second)], memory_order_acquire); b != NULL; b = b->next) {
-        word same = second;
-        atomic_compare_exchange_strong(&b->second, &same, 0);
+word rebuild_key_of(word native) {
+    if (native == copies_at_work()->context && native != 0) return takeover_context();
+    for (const back *b = atomic_load_explicit(&backs[bucket_of(native)], memory_order_acquire); b != NULL; b = b->next) {
+        const word key = atomic_load_explicit(&b->key, memory_order_relaxed);
+        if (atomic_load_explicit(&b->native, memory_order_acquire) == native && is_called(key, native)) return key;
+    }
+    return native;
+}
+
+// Of an address that is no other's, for as long as the process lives: drivers do not know each other's handles.
+static word own_key(void) {
+    static _Atomic(word) next;
+    word room = atomic_load(&next);
+    if (room == 0) {
+        void *const made = mmap(NULL, OWN_KEYS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (made == MAP_FAILED) return 0;
+        if (!atomic_compare_exchange_strong(&next, &room, WORD(made))) munmap(made, OWN_KEYS);
+    }
+    return atomic_fetch_add(&next, sizeof(word));
+}
+
+word rebuild_new_key(word native) {
+    const word known = rebuild_key_of(native);
+    const object *const other = known == native ? objects_find(native) : NULL;
+    if (other == NULL || atomic_load_explicit(&other->at[copies_at_work()->number], memory_order_acquire) == native) return known;
+    const word made = own_key();
+    if (made == 0) {
+        reasons_hold(REASON_no_memory);
+        return native;
+    }
+    pthread_mutex_lock(&making);
+    remember(native, made);
+    pthread_mutex_unlock(&making);
+    return made;
+}
+
+void rebuild_forget(word native) {
+    for (back *b = atomic_load_explicit(&backs[bucket_of(native)], memory_order_acquire); b != NULL; b = b->next) {
+        word same = native;
+        atomic_compare_exchange_strong(&b->native, &same, 0);
     }
 }
 
 static word translate(object *o);
 
 static bool set_up(object *o, word made) {
-    // Cleared first: what is set while this runs is set again. What is made outside of MPS is made once.
-    if (copies_place() == PLACE_LANE) atomic_store_explicit(&o->changed, false, memory_order_release);
+    // Cleared first: what is set while this runs is set again. It is of the copy that is made ready at the lane.
+    if (copies_at_work() != copies_at_hand() && copies_at_work()->place == PLACE_LANE) atomic_store_explicit(&o->changed, false, memory_order_release);
     const bool kernel = o->kind == OBJECT_KERNEL_OF_LIBRARY;
-    const word device = copies_device();
+    const word device = copies_at_work()->device;
     word attributes[OBJECT_ATTRIBUTES], values[OBJECT_ATTRIBUTES];
     const int count = objects_attributes(o, attributes, values);
     for (int i = 0; i < count; ++i) {
-        const mg_result set = kernel ? CALL(copies_second(), cuKernelSetAttribute, attributes[i], values[i], made, device)
-                                     : CALL(copies_second(), cuFuncSetAttribute, made, attributes[i], values[i]);
+        const mg_result set = kernel ? CALL(copies_at_work(), cuKernelSetAttribute, attributes[i], values[i], made, device)
+                                     : CALL(copies_at_work(), cuFuncSetAttribute, made, attributes[i], values[i]);
         if (set != MG_SUCCESS) return false;
     }
     const word cache = atomic_load_explicit(&o->cache, memory_order_acquire);
     if (cache == 0) return true;
-    return (kernel ? CALL(copies_second(), cuKernelSetCacheConfig, made, cache - 1, device)
-                   : CALL(copies_second(), cuFuncSetCacheConfig, made, cache - 1)) == MG_SUCCESS;
+    return (kernel ? CALL(copies_at_work(), cuKernelSetCacheConfig, made, cache - 1, device)
+                   : CALL(copies_at_work(), cuFuncSetCacheConfig, made, cache - 1)) == MG_SUCCESS;
 }
 
 static mg_result make(const object *o, word *made) {
@@ -96,14 +126,14 @@ static mg_result make(const object *o, word *made) {
     if (parent == 0 && o->kind >= OBJECT_MODULE_OF_LIBRARY && o->make == NULL) return MG_INVALID_VALUE;
     switch (o->kind) {
         case OBJECT_STREAM:
-            return CALL(copies_second(), cuStreamCreateWithPriority, WORD(made), o->flags, (word)(int64_t)o->priority);
-        case OBJECT_EVENT: return CALL(copies_second(), cuEventCreate, WORD(made), o->flags);
-        case OBJECT_MODULE: return images_load_module(copies_second(), o->code, made);
-        case OBJECT_LIBRARY: return images_load_library(copies_second(), o->code, made);
-        case OBJECT_MODULE_OF_LIBRARY: return CALL(copies_second(), cuLibraryGetModule, WORD(made), parent);
-        case OBJECT_FUNCTION_OF_MODULE: return CALL(copies_second(), cuModuleGetFunction, WORD(made), parent, WORD(o->name));
-        case OBJECT_KERNEL_OF_LIBRARY: return CALL(copies_second(), cuLibraryGetKernel, WORD(made), parent, WORD(o->name));
-        case OBJECT_FUNCTION_OF_KERNEL: return CALL(copies_second(), cuKernelGetFunction, WORD(made), parent);
+            return CALL(copies_at_work(), cuStreamCreateWithPriority, WORD(made), o->flags, (word)(int64_t)o->priority);
+        case OBJECT_EVENT: return CALL(copies_at_work(), cuEventCreate, WORD(made), o->flags);
+        case OBJECT_MODULE: return images_load_module(copies_at_work(), o->code, made);
+        case OBJECT_LIBRARY: return images_load_library(copies_at_work(), o->code, made);
+        case OBJECT_MODULE_OF_LIBRARY: return CALL(copies_at_work(), cuLibraryGetModule, WORD(made), parent);
+        case OBJECT_FUNCTION_OF_MODULE: return CALL(copies_at_work(), cuModuleGetFunction, WORD(made), parent, WORD(o->name));
+        case OBJECT_KERNEL_OF_LIBRARY: return CALL(copies_at_work(), cuLibraryGetKernel, WORD(made), parent, WORD(o->name));
+        case OBJECT_FUNCTION_OF_KERNEL: return CALL(copies_at_work(), cuKernelGetFunction, WORD(made), parent);
         case OBJECT_GRAPH:
         case OBJECT_INSTANCE: return o->make(o, made);
     }
@@ -114,27 +144,28 @@ static mg_result make(const object *o, word *made) {
 static bool fill_variables(const object *o, word made) {
     word module = made;
     if (o->kind != OBJECT_MODULE && o->kind != OBJECT_LIBRARY) return true;
-    if (o->kind == OBJECT_LIBRARY && CALL(copies_second(), cuLibraryGetModule, WORD(&module), made) != MG_SUCCESS)
+    if (o->kind == OBJECT_LIBRARY && CALL(copies_at_work(), cuLibraryGetModule, WORD(&module), made) != MG_SUCCESS)
         return false;
-    return variables_module_made(o->key, module, atomic_load_explicit(&taken_over, memory_order_acquire));
+    return variables_module_made(o->key, module, atomic_load_explicit(&copies_at_work()->is_filled, memory_order_acquire));
 }
 
 // Under `making`.
 static word translate(object *o) {
-    word known = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
+    word known = atomic_load_explicit(&o->at[copies_at_work()->number], memory_order_acquire);
     if (known != 0) return known;
     if (make(o, &known) != MG_SUCCESS || !set_up(o, known) || !fill_variables(o, known)) {
-        reasons_hold(REASON_second_failed);
+        // At hand, the program gets the error, and may try again.
+        if (copies_at_work() != copies_at_hand()) reasons_hold(REASON_second_failed);
         return 0;
     }
     // Nothing that the copy outside of MPS makes comes to the program.
-    if (copies_place() == PLACE_LANE) remember(known, o->key);
-    atomic_store_explicit(&o->second[copies_place()], known, memory_order_release);
+    if (copies_at_work()->place == PLACE_LANE) remember(known, o->key);
+    atomic_store_explicit(&o->at[copies_at_work()->number], known, memory_order_release);
     return known;
 }
 
 word rebuild_translate_object(object *o) {
-    const word known = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
+    const word known = atomic_load_explicit(&o->at[copies_at_work()->number], memory_order_acquire);
     if (known != 0) return known;
     pthread_mutex_lock(&making);
     const word made = translate(o);
@@ -143,36 +174,48 @@ word rebuild_translate_object(object *o) {
 }
 
 word rebuild_translate(word handle) {
-    if (handle < LEAST_HANDLE) return handle;
-    if (handle == context_first) return contexts[copies_place()];
+    if (handle < LEAST_HANDLE || copies_at_work()->number == 0) return handle;
+    if (handle == takeover_context()) return copies_at_work()->context;
     object *const o = objects_find(handle);
     return o != NULL ? rebuild_translate_object(o) : handle;
 }
 
+void rebuild_found(word parent, const char *name) {
+    const object *const of = objects_find(parent);
+    for (object *o = objects_newest(); of != NULL && o != NULL; o = o->older) {
+        if (o->parent != of || o->gone || (name == NULL) != (o->name == NULL)) continue;
+        if (name == NULL || strcmp(name, o->name) == 0) rebuild_translate_object(o);
+    }
+}
+
 mg_result rebuild_error(void) {
-    const mg_result now = CALL(copies_second(), cuStreamQuery, WORD(MG_STREAM_LEGACY));
+    const mg_result now = CALL(copies_at_work(), cuStreamQuery, WORD(MG_STREAM_LEGACY));
     return copies_is_loss(now) ? now : MG_INVALID_HANDLE;
 }
 
 static void end_made(object_kind kind, word second) {
     switch (kind) {
-        case OBJECT_STREAM: CALL(copies_second(), cuStreamDestroy_v2, second); break;
-        case OBJECT_EVENT: CALL(copies_second(), cuEventDestroy_v2, second); break;
-        case OBJECT_MODULE: CALL(copies_second(), cuModuleUnload, second); break;
-        case OBJECT_LIBRARY: CALL(copies_second(), cuLibraryUnload, second); break;
-        case OBJECT_INSTANCE: CALL(copies_second(), cuGraphExecDestroy, second); break;
+        case OBJECT_STREAM: CALL(copies_at_work(), cuStreamDestroy_v2, second); break;
+        case OBJECT_EVENT: CALL(copies_at_work(), cuEventDestroy_v2, second); break;
+        case OBJECT_MODULE: CALL(copies_at_work(), cuModuleUnload, second); break;
+        case OBJECT_LIBRARY: CALL(copies_at_work(), cuLibraryUnload, second); break;
+        case OBJECT_INSTANCE: CALL(copies_at_work(), cuGraphExecDestroy, second); break;
         default: break;
     }
 }
 
-static word lane_handle(const object *o) { return atomic_load_explicit(&o->second[PLACE_LANE], memory_order_acquire); }
+// In the copy at the lane, if there is one.
+static word lane_handle(const object *o) {
+    const unsigned number = beside_number();
+    return number != 0 ? atomic_load_explicit(&o->at[number], memory_order_acquire) : 0;
+}
 
 // What was made is no object's any more. Until here the object was not used for another one.
 static void take_out(object *o) {
     rebuild_forget(lane_handle(o));
     free(o->uses.items);
     o->uses = (list){0};
-    atomic_store_explicit(&o->second[PLACE_LANE], 0, memory_order_release);
+    atomic_store_explicit(&o->at[beside_number()], 0, memory_order_release);
 }
 
 static void end_ahead(object *o) {
@@ -203,8 +246,8 @@ static bool needs_memory(const object *o) { return o->kind == OBJECT_GRAPH || o-
 static void make_and_load(object *o) {
     word function = rebuild_translate_object(o);
     if (function == 0 || o->kind < OBJECT_FUNCTION_OF_MODULE || o->kind > OBJECT_FUNCTION_OF_KERNEL) return;
-    if (o->kind == OBJECT_KERNEL_OF_LIBRARY && CALL(copies_second(), cuKernelGetFunction, WORD(&function), function) != MG_SUCCESS) return;
-    CALL(copies_second(), cuFuncLoad, function);
+    if (o->kind == OBJECT_KERNEL_OF_LIBRARY && CALL(copies_at_work(), cuKernelGetFunction, WORD(&function), function) != MG_SUCCESS) return;
+    CALL(copies_at_work(), cuFuncLoad, function);
 }
 
 // No lock is held meanwhile that a call of the program could wait for, but that of a takeover. So the program may destroy the object, and
@@ -283,10 +326,10 @@ static void put_aside(object *o) {
 
 bool rebuild_at_takeover(void) {
     bool right = true;
-    atomic_store_explicit(&taken_over, true, memory_order_release);
+    atomic_store_explicit(&copies_at_work()->is_filled, true, memory_order_release);
     for (object *o = objects_newest(); right && o != NULL; o = o->older) {
-        if (copies_place() == PLACE_LANE && o->kind == OBJECT_INSTANCE && lane_handle(o) != 0 && is_unused(o)) put_aside(o);
-        const word second = atomic_load_explicit(&o->second[copies_place()], memory_order_acquire);
+        if (copies_at_work()->place == PLACE_LANE && o->kind == OBJECT_INSTANCE && lane_handle(o) != 0 && is_unused(o)) put_aside(o);
+        const word second = atomic_load_explicit(&o->at[copies_at_work()->number], memory_order_acquire);
         if (o->gone) continue;
         if (second == 0) right = (o->kind != OBJECT_STREAM && o->kind != OBJECT_EVENT) || rebuild_translate_object(o) != 0;
         else if (atomic_load_explicit(&o->changed, memory_order_acquire)) right = set_up(o, second);
@@ -333,7 +376,6 @@ bool rebuild_graphs(void) {
 }
 
 void rebuild_give_up(void) {
-    atomic_store_explicit(&taken_over, false, memory_order_release);
     pthread_mutex_lock(&making);
     for (object *o = objects_newest(); o != NULL; o = o->older) {
         if (lane_handle(o) != 0) take_out(o);

@@ -1,12 +1,12 @@
-// The second driver's objects in place of the program's: made of what was noted (objects.h), before a takeover or when
+// The objects of the copy at work in place of the program's: made of what was noted (objects.h), before a takeover or when
 // one is first used.
 #pragma once
 
 #include "second/copies.h"
 #include "second/objects.h"
 
-// The second driver's handle for one of the program's: made if need be, with all that it needs. What is not known is the
-// second driver's own, or a number that stands for a default stream, and stays. 0 if it cannot be made.
+// That copy's handle for one of the program's: made if need be, with all that it needs. What is not known is the
+// copy's own, or a number that stands for a default stream, and stays. 0 if it cannot be made.
 word rebuild_translate(word handle);
 
 // The same for an object, whatever its handle stands for by now.
@@ -44,11 +44,15 @@ bool rebuild_graphs(void);
 // There was no takeover after all, and the second driver's are of no use: none is made.
 void rebuild_give_up(void);
 
-// The program's handle for one of the second driver's, or that itself.
-word rebuild_key_of(word second);
+// The program's handle for one of the copy at work, or that itself.
+word rebuild_key_of(word native);
 
-// The second driver has destroyed it, and may give that handle to another one.
-void rebuild_forget(word second);
+// What is found in an object under that name, or has no name, is made in the copy at work if the program knows it: it keeps its key there.
+void rebuild_found(word parent, const char *name);
 
-// The program's context, and the one that the copy at a place has for it.
-void rebuild_set_contexts(copy_place place, word first, word second);
+// The same for what it has just given to the program: where the handle is that of another object by which the program knows that, one of
+// our own.
+word rebuild_new_key(word native);
+
+// A copy has destroyed it, and may give that handle to another one.
+void rebuild_forget(word native);

@@ -35,10 +35,10 @@ bool repeat_launch(log_entry *entry, word stream) {
     if (roles_has_config((function_id)entry->function)) {
         launch_config config = {.stream = stream, .attributes = attributes, .attribute_count = count};
         memcpy(config.sizes, s, sizeof config.sizes);
-        return CALL(copies_second(), cuLaunchKernelEx, WORD(&config), function, given, extra) == MG_SUCCESS;
+        return CALL(copies_at_work(), cuLaunchKernelEx, WORD(&config), function, given, extra) == MG_SUCCESS;
     }
     const word words[] = {function, s[0], s[1], s[2], s[3], s[4], s[5], s[6], stream, given, extra};
-    return copies_call(copies_second(), (function_id)entry->function, words, functions[entry->function].count) == MG_SUCCESS;
+    return copies_call(copies_at_work(), (function_id)entry->function, words, functions[entry->function].count) == MG_SUCCESS;
 }
 
 bool repeat_call(log_entry *entry, word stream) {
@@ -49,5 +49,5 @@ bool repeat_call(log_entry *entry, word stream) {
     if (facts[id].stream != NO_STREAM) words[facts[id].stream] = stream;
     if (facts[id].shape == SHAPE_PLANE) words[0] = WORD(log_bytes(entry));
     return translate_words(id, words, translated, &room) &&
-           copies_call(copies_second(), id, translated, functions[id].count) == MG_SUCCESS;
+           copies_call(copies_at_work(), id, translated, functions[id].count) == MG_SUCCESS;
 }

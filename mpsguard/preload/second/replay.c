@@ -30,9 +30,9 @@ static double seconds(void) {
 static bool wait(void) {
     const double batch = seconds() + MOST_SECONDS, until = batch < ends_at ? batch : ends_at;
     for (long looks = 0;; ++looks) {
-        mg_result asked = CALL(copies_second(), cuStreamQuery, IN_ORDER);
+        mg_result asked = CALL(copies_at_work(), cuStreamQuery, IN_ORDER);
         // Functions without a stream may be of the kind that takes the thread's.
-        if (asked == MG_SUCCESS) asked = CALL(copies_second(), cuStreamQuery, WORD(MG_STREAM_PER_THREAD));
+        if (asked == MG_SUCCESS) asked = CALL(copies_at_work(), cuStreamQuery, WORD(MG_STREAM_PER_THREAD));
         if (asked != MG_NOT_READY) return asked == MG_SUCCESS;
         if (seconds() > until) return false;
         // Most of it is over soon.
@@ -44,7 +44,7 @@ static bool repeat_to_device(log_entry *entry) {
     const word *const w = entry->words;
     word to = w[0];
     return translate_address(&to) &&
-           CALL(copies_second(), cuMemcpyHtoDAsync_v2, to, WORD(log_bytes(entry)), w[2], IN_ORDER) == MG_SUCCESS;
+           CALL(copies_at_work(), cuMemcpyHtoDAsync_v2, to, WORD(log_bytes(entry)), w[2], IN_ORDER) == MG_SUCCESS;
 }
 
 static bool repeat_to_host(log_entry *entry) {
@@ -53,7 +53,7 @@ static bool repeat_to_host(log_entry *entry) {
     void *const between = malloc(w[2]);
     // First what is before it, for that may not end.
     const bool done = between != NULL && translate_address(&from) && wait() &&
-                      CALL(copies_second(), cuMemcpyDtoH_v2, WORD(between), from, w[2]) == MG_SUCCESS;
+                      CALL(copies_at_work(), cuMemcpyDtoH_v2, WORD(between), from, w[2]) == MG_SUCCESS;
     const bool right = done && host_reads_repeat(entry, between);
     free(between);
     if (done && !right) reasons_hold_for(REASON_replay_diverged, copies_name((function_id)entry->function));
@@ -97,7 +97,7 @@ static void hold_why(const borders *b, const char *what) {
         if (!reasons_any(&why)) reasons_hold_for(REASON_second_failed, what);
         return;
     }
-    const mg_result now = CALL(copies_second(), cuStreamQuery, IN_ORDER);
+    const mg_result now = CALL(copies_at_work(), cuStreamQuery, IN_ORDER);
     // Whatever could not be made, for want of a context.
     if (!copies_is_loss(now)) reasons_hold_for(REASON_not_repeated, what);
     // It may have been good where the program ran it.
@@ -107,7 +107,7 @@ static void hold_why(const borders *b, const char *what) {
 }
 
 bool replay_log(long *count, double most_seconds) {
-    borders b = {.kept = copies_place() == PLACE_ALONE};
+    borders b = {.kept = copies_at_work()->place == PLACE_ALONE};
     bool right = true;
     ends_at = seconds() + most_seconds;
     *count = 0;

@@ -23,7 +23,7 @@ void room_map_ahead(int most) {
 static bool drop_ahead(void) {
     if (!ahead_is_behind() || !room_is_prepared()) return false;
     const bool any = ahead_drop(true);
-    CALL(copies_second(), cuCtxSetCurrent, 0);
+    CALL(copies_at_work(), cuCtxSetCurrent, 0);
     return any;
 }
 
@@ -36,7 +36,7 @@ bool room_give_up_spare(reason why, const char *detail) {
 static bool give_up_instances(void) {
     if (!rebuild_has_instances() || !room_is_prepared()) return false;
     rebuild_give_up_instances();
-    CALL(copies_second(), cuCtxSetCurrent, 0);
+    CALL(copies_at_work(), cuCtxSetCurrent, 0);
     return true;
 }
 

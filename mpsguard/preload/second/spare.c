@@ -9,7 +9,11 @@
 #define MARGIN ((uint64_t)512 << 20)
 
 static _Atomic uint64_t held;
-static word stream;  // of the first driver
+// Of a copy.
+static struct {
+    const driver_copy *of;
+    word stream;
+} copying;
 
 bool spare_keeps_freed(void) {
     pthread_mutex_lock(&mappings_lock);
@@ -21,7 +25,7 @@ bool spare_keeps_freed(void) {
 bool spare_is_held(void) { return held > 0 || spare_keeps_freed(); }
 
 static void give_back(uint64_t at, uint64_t size) {
-    CALL(&first_copy, cuMemUnmap, at, size);
+    CALL(copies_at_hand(), cuMemUnmap, at, size);
     pthread_mutex_lock(&mappings_lock);
     mappings_give_back(at, size);
     pthread_mutex_unlock(&mappings_lock);
@@ -37,14 +41,14 @@ static bool make(mapping *m, int device) {
         .type = MG_MEMORY_PINNED, .requested_handle_types = MG_HANDLE_POSIX, .location = {MG_LOCATION_DEVICE, device}};
     const mg_access access = {{MG_LOCATION_DEVICE, device}, MG_ACCESS_READ_WRITE};
     word handle = 0;
-    if (CALL(&first_copy, cuMemCreate, WORD(&handle), m->size, WORD(&wanted), 0) != MG_SUCCESS) return false;
+    if (CALL(copies_at_hand(), cuMemCreate, WORD(&handle), m->size, WORD(&wanted), 0) != MG_SUCCESS) return false;
     pthread_mutex_lock(&mappings_lock);
     const uint64_t at = mappings_take(m->size, MAPPINGS_UNIT);
     pthread_mutex_unlock(&mappings_lock);
-    const bool mapped = at != 0 && CALL(&first_copy, cuMemMap, at, m->size, 0, handle, 0) == MG_SUCCESS;
-    CALL(&first_copy, cuMemRelease, handle);
+    const bool mapped = at != 0 && CALL(copies_at_hand(), cuMemMap, at, m->size, 0, handle, 0) == MG_SUCCESS;
+    CALL(copies_at_hand(), cuMemRelease, handle);
     if (mapped) held += m->size;
-    if (mapped && CALL(&first_copy, cuMemSetAccess, at, m->size, WORD(&access), 1) == MG_SUCCESS) {
+    if (mapped && CALL(copies_at_hand(), cuMemSetAccess, at, m->size, WORD(&access), 1) == MG_SUCCESS) {
         pthread_mutex_lock(&mappings_lock);
         m->spare = at;
         m->spare_number = mappings_number();
@@ -72,7 +76,7 @@ static bool free_retired(void) {
         mappings_changed();
         pthread_mutex_unlock(&mappings_lock);
         if (!found) return any;
-        if (last.kept != 0) CALL(&first_copy, cuMemRelease, last.kept);
+        if (last.kept != 0) CALL(copies_at_hand(), cuMemRelease, last.kept);
         spare_drop(&last);
     }
 }
@@ -108,7 +112,7 @@ static const char *find_room(uint64_t most, int device) {
     }
     if (wanted > most) return "MPSGUARD_SECOND_SPARE_MIB";
     if (missing == 0) return NULL;
-    if (CALL(&first_copy, cuMemGetInfo_v2, WORD(&left), WORD(&all)) != MG_SUCCESS || left < missing + MARGIN)
+    if (CALL(copies_at_hand(), cuMemGetInfo_v2, WORD(&left), WORD(&all)) != MG_SUCCESS || left < missing + MARGIN)
         return "the GPU has no more";
     for (size_t i = 0; i < mappings.count; ++i) {
         mapping *const m = &ITEMS(mapping, mappings)[i];
@@ -119,7 +123,8 @@ static const char *find_room(uint64_t most, int device) {
 
 bool spare_make_room(uint64_t most, int device) {
     free_retired();
-    if (stream == 0 && CALL(&first_copy, cuStreamCreate, WORD(&stream), 1) != MG_SUCCESS) return false;
+    if (copying.of != copies_at_hand()) copying = (__typeof__(copying)){.of = copies_at_hand()};
+    if (copying.stream == 0 && CALL(copies_at_hand(), cuStreamCreate, WORD(&copying.stream), 1) != MG_SUCCESS) return false;
     const char *const lack = find_room(most, device);
     if (lack == NULL) return true;
     log_cannot_begin(REASON_no_spare_memory, lack);
@@ -132,15 +137,15 @@ bool spare_fill(void) {
     for (size_t i = 0; right && i < mappings.count; ++i) {
         mapping *const m = &ITEMS(mapping, mappings)[i];
         if (m->access.flags != 0)
-            right = CALL(&first_copy, cuMemcpyDtoDAsync_v2, m->spare, m->at, m->size, stream) == MG_SUCCESS;
+            right = CALL(copies_at_hand(), cuMemcpyDtoDAsync_v2, m->spare, m->at, m->size, copying.stream) == MG_SUCCESS;
         m->since_epoch = false;
         m->was_untouched = m->untouched;
     }
-    return right && CALL(&first_copy, cuStreamSynchronize, stream) == MG_SUCCESS;
+    return right && CALL(copies_at_hand(), cuStreamSynchronize, copying.stream) == MG_SUCCESS;
 }
 
 static bool fill_with_zero(const mapping *m) {
-    return CALL(copies_second(), cuMemsetD8Async, m->at, 0, m->size, WORD(MG_STREAM_LEGACY)) == MG_SUCCESS;
+    return CALL(copies_at_work(), cuMemsetD8Async, m->at, 0, m->size, WORD(MG_STREAM_LEGACY)) == MG_SUCCESS;
 }
 
 static bool restore(const mapping *m) {
@@ -149,7 +154,7 @@ static bool restore(const mapping *m) {
     if (m->access.flags == 0) return true;
     if (m->was_untouched) return fill_with_zero(m);
     return ahead_map_spare(m) &&
-           CALL(copies_second(), cuMemcpyDtoDAsync_v2, m->at, m->spare, m->size, WORD(MG_STREAM_LEGACY)) == MG_SUCCESS;
+           CALL(copies_at_work(), cuMemcpyDtoDAsync_v2, m->at, m->spare, m->size, WORD(MG_STREAM_LEGACY)) == MG_SUCCESS;
 }
 
 bool spare_restore(void) {
@@ -171,9 +176,13 @@ bool spare_repeat(const log_entry *entry) {
 }
 
 void spare_end(void) {
+    pthread_mutex_lock(&mappings_lock);
     for (size_t i = 0; i < mappings.count; ++i) {
         ITEMS(mapping, mappings)[i].spare = 0;
         ITEMS(mapping, mappings)[i].kept = 0;
     }
     retired.count = 0;
+    held = 0;
+    mappings_changed();
+    pthread_mutex_unlock(&mappings_lock);
 }

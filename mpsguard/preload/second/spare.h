@@ -1,6 +1,6 @@
 // Spare memory: the content that all GPU memory had at the last epoch (epoch.h).
 //
-// It is memory of the first driver like the program's, so it outlives that one, too.
+// It is memory of the driver at hand like the program's, so it outlives that one, too.
 #pragma once
 
 #include "second/log.h"
@@ -29,5 +29,5 @@ bool spare_restore(void);
 // Repeats LOG_MAP there, or LOG_UNMAP once all work is done.
 bool spare_repeat(const log_entry *entry);
 
-// After that: it is the program's no more. The second driver unmaps it later (ahead_end).
+// At the commit: it is the program's no more, and stays with the driver that is left. The next one unmaps it later (ahead_end).
 void spare_end(void);

@@ -11,6 +11,7 @@
 #include "second/beside.h"
 #include "second/claim.h"
 #include "second/epoch.h"
+#include "second/host_reads.h"
 #include "second/images.h"
 #include "second/lane.h"
 #include "second/log.h"
@@ -46,7 +47,7 @@
 #define GUARD_MS 20000
 
 static bool ahead;  // of the thread: whether the second driver is made before it is needed
-static __thread bool entered;
+static __thread unsigned entered;  // the number of the copy in which this thread has a context as the program set it
 
 static void pause_ms(double milliseconds) {
     const long nanoseconds = (long)(milliseconds * 1e6);
@@ -56,9 +57,9 @@ static void pause_ms(double milliseconds) {
 
 static void make_epoch(bool drain) {
     takeover_lock();
-    if (!takeover_happened() && !takeover_was_refused() &&
-        CALL(&first_copy, cuCtxSetCurrent, takeover_context()) == MG_SUCCESS)
-        epoch_make(takeover_context(), (int)takeover_device(), drain);
+    const driver_copy *const copy = copies_at_hand();
+    if (!takeover_happened() && !takeover_was_refused() && CALL(copy, cuCtxSetCurrent, copy->context) == MG_SUCCESS)
+        epoch_make((int)takeover_device(), drain);
     takeover_unlock();
 }
 
@@ -66,10 +67,11 @@ void takeover_at_wait(void) {
     word current = 0;
     reason why;
     if (!epoch_is_due() || !work_is_idle() || reasons_any(&why) || !takeover_try_lock()) return;
+    const driver_copy *const copy = copies_at_hand();
     // The program's threads keep the contexts that they have.
-    if (!takeover_happened() && !takeover_was_refused() && takeover_context() != 0 &&
-        CALL(&first_copy, cuCtxGetCurrent, WORD(&current)) == MG_SUCCESS && current == takeover_context())
-        epoch_make(takeover_context(), (int)takeover_device(), false);
+    if (!takeover_happened() && !takeover_was_refused() && copy->context != 0 && CALL(copy, cuCtxGetCurrent, WORD(&current)) == MG_SUCCESS &&
+        current == copy->context)
+        epoch_make((int)takeover_device(), false);
     takeover_unlock();
 }
 
@@ -90,6 +92,16 @@ static void say_what_may_come(void) {
     say(CLAIM_WAITING, why);
 }
 
+// The copy at work is at hand from here on. No call is counted, and none begins before the end.
+static void go_on(bool is_move) {
+    memory_go_on();
+    host_reads_leave();
+    work_all_over();
+    beside_go_on();
+    takeover_commit(is_move);
+    work_open();
+}
+
 // Under the lock.
 static bool may_move(reason *why) {
     *why = REASON_second_fault;
@@ -103,30 +115,30 @@ typedef struct {
 } attempt;
 
 // Stops the program, and lets it go on in the second driver, or as it was.
-static attempt stop_and_move(const request *asked, memory_list **first, steps *of, double prepared) {
+static attempt stop_and_move(const request *asked, memory_list **left, steps *of, double prepared) {
     reason why;
     takeover_lock();
     attempt made = {.answer = ANSWER_FAILED};
     if (!may_move(&why)) {
         made.reason = reasons_name(why);
         if (!takeover_happened()) move_give_up();
-    } else if (!steps_end(of, &of->quiet, move_stop(takeover_context()))) {
+    } else if (!steps_end(of, &of->quiet, move_stop())) {
         made.answer = ANSWER_BUSY;
         move_go_on();
         // One that was made for a fault is kept for it.
         if (takeover_mode() != SECOND_HOT || asked->share != 0) move_give_up();
     } else {
-        made.step = move_carry(takeover_context());
+        made.step = move_carry();
         steps_end(of, &of->memory, true);
         if (made.step == NULL && !request_stands(asked)) made.step = "taken back";
         if (made.step == NULL) {
-            *first = memory_all();
+            *left = memory_all();
             log_end(REASON_second_fault, "");
             made.answer = ANSWER_MOVED;
             of->context = prepared;
             // Before any thread goes on: it may end the program.
             report_write("moved", NULL, "", steps_since(of), of);
-            takeover_commit(true);
+            go_on(true);
             say(CLAIM_MOVED, REASON_COUNT);
         } else {
             made.reason = reasons_name(REASON_second_failed);
@@ -140,7 +152,8 @@ static attempt stop_and_move(const request *asked, memory_list **first, steps *o
 
 static void move_as_asked(const request *asked) {
     reason why;
-    memory_list *first = NULL;
+    memory_list *left = NULL;
+    const driver_copy *const before = copies_at_hand();
     attempt made = {.answer = ANSWER_FAILED};
     const steps begun = steps_begin();
     request_say(asked, ANSWER_UNDER_WAY, 0, 0, NULL);
@@ -158,16 +171,16 @@ static void move_as_asked(const request *asked) {
     if (made.reason == NULL)
         for (const double until = steps_now() + IDLE_MS; !work_is_idle() && steps_now() < until;) pause_ms(IDLE_LOOK_MS);
     steps stopped = steps_begin();
-    if (made.reason == NULL) made = stop_and_move(asked, &first, &stopped, prepared);
+    if (made.reason == NULL) made = stop_and_move(asked, &left, &stopped, prepared);
     const double paused = steps_since(&stopped);
     stopped.context = prepared;
     beside_want_share(0);
     if (made.answer == ANSWER_MOVED) {
-        // The first driver's spare memory is freed then, and its addresses are the program's.
+        // The spare memory of the driver that was left is freed then, and its addresses are the program's.
         takeover_lock();
         ahead_end();
         takeover_unlock();
-        move_close(takeover_context(), first);
+        move_close(before, left);
     } else
         report_write(made.answer == ANSWER_BUSY ? "busy" : "not_moved", made.reason, made.step != NULL ? made.step : "", paused, &stopped);
     request_say(asked, made.answer, prepared, paused, made.reason);
@@ -206,7 +219,9 @@ static void end_instances(bool all) {
     for (bool done = false; !done; pause_ms(LOOK_MS)) {
         if (takeover_has_to_wait()) continue;
         takeover_lock();
-        done = !beside_enter(PLACE_LANE) || rebuild_end_instances(all);
+        const driver_copy *const copy = copies_at_hand();
+        const bool entered_now = beside_is_made(PLACE_LANE) ? beside_enter(PLACE_LANE) : CALL(copy, cuCtxSetCurrent, copy->context) == MG_SUCCESS;
+        done = !entered_now || rebuild_end_instances(all);
         takeover_unlock();
     }
 }
@@ -216,7 +231,7 @@ static void *keep_ready(void *unused) {
     char directory[4096];
     // What this thread does breaks no capture of another one.
     int mode = MG_CAPTURE_RELAXED;
-    CALL(&first_copy, cuThreadExchangeStreamCaptureMode, WORD(&mode));
+    CALL(copies_at_hand(), cuThreadExchangeStreamCaptureMode, WORD(&mode));
     if (!lane_directory(directory, sizeof directory)) reasons_hold(REASON_no_other_lane);
     images_prepare();
     say_what_may_come();
@@ -257,7 +272,7 @@ static void *keep_ready(void *unused) {
             if ((still && epoch_is_due()) || epoch_is_overdue()) make_epoch(!still);
         } else if (still && !variables_are_saved(total)) {
             const double start = steps_now();
-            variables_save(takeover_context(), total);
+            variables_save(total);
             more = SAVING_SHARE * (steps_now() - start);
         }
         if (ahead) {
@@ -274,10 +289,8 @@ static void *keep_ready(void *unused) {
         }
     }
     takeover_lock();
-    if (beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE)) {
-        if (takeover_happened()) ahead_end();
-        else ahead_give_up(true);
-    }
+    if (takeover_happened()) ahead_end();
+    else if (beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE)) ahead_give_up(true);
     takeover_unlock();
     end_instances(!takeover_happened());
     return NULL;
@@ -289,7 +302,7 @@ void takeover_begin(word context, int of) {
         if (known != context) reasons_hold(REASON_several_devices);
         return;
     }
-    beside_begin(context, of);
+    beside_begin(of);
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
@@ -328,9 +341,7 @@ static bool take_over(void) {
         done = done && recovery_go_over(replay, &made) && !reasons_any(&why);
         log_end(REASON_second_fault, "");
         if (done) {
-            spare_end();
-            entered = false;
-            takeover_commit(false);
+            go_on(false);
             say(CLAIM_WENT_OVER, REASON_COUNT);
             report_takeover("taken_over", REASON_COUNT, &made);
             return true;
@@ -343,14 +354,12 @@ static bool take_over(void) {
     return false;
 }
 
-bool takeover_after(mg_result result) {
-    (void)result;
+bool takeover_after(const driver_copy *lost) {
     if (takeover_context() == 0 || takeover_was_refused()) return false;
-    if (takeover_happened()) return true;
     bool another = false;
     takeover_lock_at_once();
-    if (takeover_happened()) another = true;
-    else if (!takeover_was_refused()) {
+    if (copies_at_hand() != lost) another = true;
+    else if (!takeover_happened() && !takeover_was_refused()) {
         another = take_over();
         if (!another) takeover_refuse();
     }
@@ -364,13 +373,14 @@ void takeover_wait(void) {
 }
 
 void takeover_enter(void) {
-    if (entered) return;
-    entered = true;
+    driver_copy *const copy = copies_at_work();
+    if (entered == copy->number) return;
+    entered = copy->number;
     word current = 0;
     // The first copy knows its threads' contexts after the fault, too (measured with 580).
     const mg_result asked = CALL(&first_copy, cuCtxGetCurrent, WORD(&current));
     // What a driver answers of which the server has ended the client was not measured: a program here has one context.
     if (asked != MG_SUCCESS && takeover_was_move()) current = takeover_context();
     if (current == 0) return;
-    CALL(copies_second(), cuCtxSetCurrent, rebuild_translate(current));
+    CALL(copy, cuCtxSetCurrent, rebuild_translate(current));
 }

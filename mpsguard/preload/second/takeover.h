@@ -7,9 +7,9 @@
 // prepared.
 void takeover_begin(word context, int device);
 
-// A call returned an error that says that the context is lost. True if another driver is at hand now, so that the call is to be
+// A call of that copy returned an error that says that the context is lost. True if another driver is at hand now, so that the call is to be
 // repeated; false if the program is to see the error. All threads but the first wait here meanwhile.
-bool takeover_after(mg_result result);
+bool takeover_after(const driver_copy *lost);
 
 // After a call that waited: an epoch, if one is due and no stream has work.
 void takeover_at_wait(void);
@@ -17,5 +17,5 @@ void takeover_at_wait(void);
 // Waits until no takeover is under way: for a call that work_begin turned away.
 void takeover_wait(void);
 
-// Makes the second driver's context current in this thread, as the program's is in the first one.
+// Makes the context of the copy at work current in this thread, as the program's is in the first one.
 void takeover_enter(void);

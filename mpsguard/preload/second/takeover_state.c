@@ -11,7 +11,6 @@
 // For what is under way in a driver when the process exits, such as an instance of a graph.
 #define EXIT_MS 2000
 
-static _Atomic(const driver_copy *) at_hand = &first_copy;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int waiting;  // calls of the program, for the lock
 static _Atomic bool exits, refused, moved;
@@ -30,8 +29,7 @@ second_mode takeover_mode(void) {
     return (second_mode)mode;
 }
 
-const driver_copy *takeover_copy(void) { return atomic_load_explicit(&at_hand, memory_order_acquire); }
-bool takeover_happened(void) { return takeover_copy() != &first_copy; }
+bool takeover_happened(void) { return copies_at_hand() != &first_copy; }
 bool takeover_was_move(void) { return atomic_load_explicit(&moved, memory_order_acquire); }
 bool takeover_was_refused(void) { return atomic_load_explicit(&refused, memory_order_acquire); }
 word takeover_context(void) { return atomic_load_explicit(&context_first, memory_order_acquire); }
@@ -41,6 +39,8 @@ bool takeover_is_owner(void) { return getpid() == owner; }
 bool takeover_set_context(word context, int device, word *before) {
     *before = 0;
     if (!atomic_compare_exchange_strong(&context_first, before, context)) return false;
+    first_copy.device = (word)device;
+    first_copy.context = context;
     device_first = device;
     owner = getpid();
     return true;
@@ -48,13 +48,16 @@ bool takeover_set_context(word context, int device, word *before) {
 
 void takeover_commit(bool is_move) {
     if (is_move) atomic_store_explicit(&moved, true, memory_order_release);
-    atomic_store_explicit(&at_hand, copies_second(), memory_order_release);
+    copies_go_on_with(copies_at_work());
 }
 
 void takeover_refuse(void) { atomic_store_explicit(&refused, true, memory_order_release); }
 
 void takeover_lock(void) { pthread_mutex_lock(&lock); }
-void takeover_unlock(void) { pthread_mutex_unlock(&lock); }
+void takeover_unlock(void) {
+    copies_work_with(NULL);
+    pthread_mutex_unlock(&lock);
+}
 bool takeover_try_lock(void) { return pthread_mutex_trylock(&lock) == 0; }
 
 void takeover_lock_at_once(void) {

@@ -8,10 +8,7 @@ typedef enum { SECOND_OFF, SECOND_COLD, SECOND_HOT } second_mode;
 // As MPSGUARD_SECOND_DRIVER says; off where it is not set, and in a child of a process that has used the driver.
 second_mode takeover_mode(void);
 
-// The copy that calls go to: the first one until a takeover.
-const driver_copy *takeover_copy(void);
-
-// Whether that is the second one.
+// Whether calls go to another copy than the first one.
 bool takeover_happened(void);
 
 // Whether that was a move, without a fault: then the first one may say that its client has ended.
@@ -33,6 +30,7 @@ bool takeover_is_owner(void);
 void takeover_commit(bool is_move);
 void takeover_refuse(void);
 
+// At the end, this thread works with the copy at hand again.
 void takeover_lock(void);
 void takeover_unlock(void);
 bool takeover_try_lock(void);

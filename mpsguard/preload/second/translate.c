@@ -56,6 +56,6 @@ bool translate_words(function_id id, const word *a, word *out, translate_room *r
 void translate_back(function_id id, const word *a) {
     for (size_t i = 0; i < functions[id].count; ++i) {
         word *const out = POINTER(a[i]);
-        if (functions[id].kinds[i] >= KIND_OUT_CONTEXT && out != NULL) *out = rebuild_key_of(*out);
+        if (functions[id].kinds[i] >= KIND_OUT_CONTEXT && out != NULL) *out = rebuild_new_key(*out);
     }
 }

@@ -4,12 +4,12 @@
 
 #include "second/copies.h"
 
-// Answers cuModuleGetGlobal and cuLibraryGetGlobal of the first driver (`a` are their words).
+// Answers cuModuleGetGlobal and cuLibraryGetGlobal of the copy at hand (`a` are their words, and `native` is what it calls the module or library).
 //
-// The program may put an address that it is told anywhere in its memory, and in the second driver the variable lies elsewhere. So
+// The program may put an address that it is told anywhere in its memory, and in another copy the variable lies elsewhere. So
 // a variable of a library without kernels, which is known by its address alone, is given a place in memory that moves
 // (cuBLAS has one such). Constants are read by kernels in another way. Any other one cannot be taken over.
-mg_result variables_ask(function_id id, const word *a);
+mg_result variables_ask(const driver_copy *copy, function_id id, const word *a, word native);
 
 // Lets go of the reason for those of which the image says that they are constants.
 void variables_answer(void);
@@ -20,13 +20,13 @@ bool variables_place(word library, const char *name, word *address, word *size);
 // The library is unloaded; its handle may be another one's soon.
 void variables_forget(word library);
 
-// Finds the variables of modules that are new in use, in the context of the program: once for each module, and that may take 0.1 s.
+// Finds the variables of modules that are new in use, in the copy at hand: once for each module, and that may take 0.1 s.
 // While no call is under way. False if that is not possible now.
-bool variables_look(word context);
+bool variables_look(void);
 
 // Reads the variables of all modules in use, also of new ones. `total` is the work enqueued before. False if
 // that is not possible now.
-bool variables_save(word context, uint64_t total);
+bool variables_save(uint64_t total);
 
 // Whether all is read since that much work was enqueued.
 bool variables_are_saved(uint64_t total);
@@ -41,12 +41,12 @@ bool variables_ahead(void);
 // At a takeover: those that the second driver has already get what was read, where that differs.
 bool variables_restore(void);
 
-// There is no second driver any more: one that is made next has its own.
-void variables_give_up(void);
-
 // The other way: what the copy at hand has in them by now is what counts as read, for the next one.
 bool variables_take(void);
 
-// Where a variable of the first driver lies in the second one; another address is returned as it is. `owner` is set to the
+// Where a variable of which the program knows the address lies in the copy at work; another address is returned as it is. `owner` is set to the
 // module or library that has to be made first, and 0 if none.
 word variables_translate(word address, word *owner);
+
+// Whether it is the address of one.
+bool variables_have(word address);

@@ -29,30 +29,30 @@ static void launch_nothing(word module) {
     static unsigned char large[PARAMETER_BYTES];
     word function = 0, small = 0;
     const void *parameters[] = {&small, &small, &small, large};
-    if (CALL(copies_second(), cuModuleGetFunction, WORD(&function), module, WORD("nothing")) != MG_SUCCESS) return;
+    if (CALL(copies_at_work(), cuModuleGetFunction, WORD(&function), module, WORD("nothing")) != MG_SUCCESS) return;
     for (int i = 0; i < REPLAY_BATCH; ++i)
-        CALL(copies_second(), cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, IN_ORDER, WORD(parameters), 0);
+        CALL(copies_at_work(), cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, IN_ORDER, WORD(parameters), 0);
 }
 
 static void copy_nothing(void) {
     static unsigned char between[BYTES];
     word memory = 0;
-    if (CALL(copies_second(), cuMemAlloc_v2, WORD(&memory), 2 * BYTES) != MG_SUCCESS) return;
-    CALL(copies_second(), cuMemcpyHtoD_v2, memory, WORD(between), BYTES);
+    if (CALL(copies_at_work(), cuMemAlloc_v2, WORD(&memory), 2 * BYTES) != MG_SUCCESS) return;
+    CALL(copies_at_work(), cuMemcpyHtoD_v2, memory, WORD(between), BYTES);
     for (int i = 0; i < REPLAY_BATCH; ++i) {
-        CALL(copies_second(), cuMemsetD8Async, memory, 0, BYTES, IN_ORDER);
-        CALL(copies_second(), cuMemcpyDtoDAsync_v2, memory + BYTES, memory, BYTES, IN_ORDER);
-        CALL(copies_second(), cuMemcpyHtoDAsync_v2, memory, WORD(between), sizeof(word), IN_ORDER);
+        CALL(copies_at_work(), cuMemsetD8Async, memory, 0, BYTES, IN_ORDER);
+        CALL(copies_at_work(), cuMemcpyDtoDAsync_v2, memory + BYTES, memory, BYTES, IN_ORDER);
+        CALL(copies_at_work(), cuMemcpyHtoDAsync_v2, memory, WORD(between), sizeof(word), IN_ORDER);
     }
     // Behind all of it.
-    CALL(copies_second(), cuMemcpyDtoH_v2, WORD(between), memory, BYTES);
-    CALL(copies_second(), cuMemFree_v2, memory);
+    CALL(copies_at_work(), cuMemcpyDtoH_v2, WORD(between), memory, BYTES);
+    CALL(copies_at_work(), cuMemFree_v2, memory);
 }
 
 void warm_up(void) {
     word module = 0;
-    const bool loaded = CALL(copies_second(), cuModuleLoadData, WORD(&module), WORD(nothing)) == MG_SUCCESS;
+    const bool loaded = CALL(copies_at_work(), cuModuleLoadData, WORD(&module), WORD(nothing)) == MG_SUCCESS;
     if (loaded) launch_nothing(module);
     copy_nothing();
-    if (loaded) CALL(copies_second(), cuModuleUnload, module);
+    if (loaded) CALL(copies_at_work(), cuModuleUnload, module);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "second/objects.h"
 #include "second/reasons.h"
 
 #define BUCKETS 1024
@@ -104,18 +105,19 @@ bool work_is_captured(void) { return atomic_load(&captures) > 0; }
 void work_close(void) { atomic_store(&closed, true); }
 void work_open(void) { atomic_store(&closed, false); }
 
-// Counted first and looked after that, as a takeover closes first and looks at the counts after that.
-static bool begin(_Atomic int *under_way) {
+// Counted first and looked after that, as a takeover closes first and looks at the counts after that. It opens again when another copy
+// is at hand.
+static bool begin(_Atomic int *under_way, const driver_copy *copy) {
     atomic_fetch_add(under_way, 1);
-    if (!atomic_load(&closed)) return true;
+    if (!atomic_load(&closed) && copies_at_hand() == copy) return true;
     atomic_fetch_sub(under_way, 1);
     return false;
 }
 
-bool work_begin_change(void) { return begin(&changes); }
+bool work_begin_change(const driver_copy *copy) { return begin(&changes, copy); }
 void work_end_change(void) { atomic_fetch_sub(&changes, 1); }
 
-bool work_begin(work_stream *s) { return begin(s != NULL ? &s->under_way : &changes); }
+bool work_begin(const driver_copy *copy, work_stream *s) { return begin(s != NULL ? &s->under_way : &changes, copy); }
 
 void work_count(work_stream *s) {
     if (s != NULL) atomic_fetch_add_explicit(&s->enqueued, 1, memory_order_acq_rel);
@@ -200,6 +202,10 @@ bool work_is_idle(void) {
     return !busy;
 }
 
+void work_all_over(void) {
+    for (work_stream *s = atomic_load_explicit(&newest, memory_order_acquire); s != NULL; s = s->older) work_is_over(s, work_enqueued(s));
+}
+
 static bool any_of_threads_is_busy(void) {
     bool busy = false;
     for (work_stream *s = atomic_load_explicit(&newest, memory_order_acquire); !busy && s != NULL; s = s->older)
@@ -209,14 +215,14 @@ static bool any_of_threads_is_busy(void) {
 
 void work_drain_threads(int milliseconds) {
     word event = 0;
-    if (!any_of_threads_is_busy() || CALL(&first_copy, cuEventCreate, WORD(&event), MG_EVENT_DISABLE_TIMING) != MG_SUCCESS) return;
-    mg_result asked = CALL(&first_copy, cuEventRecord, event, WORD(MG_STREAM_LEGACY));
+    if (!any_of_threads_is_busy() || CALL(copies_at_hand(), cuEventCreate, WORD(&event), MG_EVENT_DISABLE_TIMING) != MG_SUCCESS) return;
+    mg_result asked = CALL(copies_at_hand(), cuEventRecord, event, WORD(MG_STREAM_LEGACY));
     if (asked == MG_SUCCESS)
-        while ((asked = CALL(&first_copy, cuEventQuery, event)) == MG_NOT_READY && milliseconds-- > 0) nanosleep(&pause_between, NULL);
+        while ((asked = CALL(copies_at_hand(), cuEventQuery, event)) == MG_NOT_READY && milliseconds-- > 0) nanosleep(&pause_between, NULL);
     // No call that enqueues is under way, so this is what there was before the event.
     for (work_stream *s = atomic_load_explicit(&newest, memory_order_acquire); asked == MG_SUCCESS && s != NULL; s = s->older)
         if (s->of_thread && !s->ended) work_is_over(s, work_enqueued(s));
-    CALL(&first_copy, cuEventDestroy_v2, event);
+    CALL(copies_at_hand(), cuEventDestroy_v2, event);
 }
 
 bool work_drain(int milliseconds) {
@@ -225,7 +231,7 @@ bool work_drain(int milliseconds) {
         if (is_busy(s) && (s->ended || s->of_thread)) return false;
         const uint64_t enqueued = work_enqueued(s);
         mg_result asked = MG_SUCCESS;
-        while (is_busy(s) && (asked = CALL(&first_copy, cuStreamQuery, s->handle)) == MG_NOT_READY && milliseconds-- > 0)
+        while (is_busy(s) && (asked = CALL(copies_at_hand(), cuStreamQuery, objects_native(s->handle))) == MG_NOT_READY && milliseconds-- > 0)
             nanosleep(&pause_between, NULL);
         if (asked != MG_SUCCESS) return false;
         work_is_over(s, enqueued);

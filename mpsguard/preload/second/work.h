@@ -16,8 +16,8 @@ work_stream *work_stream_of(word handle, bool per_thread);
 // The stream of that handle is gone; its work may go on, and the next one with that handle is another one.
 void work_stream_ended(word handle);
 
-// Around a call that enqueues work. False if no such call may begin now: a takeover is under way.
-bool work_begin(work_stream *stream);
+// Around a call of a copy that enqueues work. False if no such call may begin now: a takeover is under way, or another copy is at hand.
+bool work_begin(const driver_copy *copy, work_stream *stream);
 void work_end(work_stream *stream);
 
 // Between the two: it has enqueued work.
@@ -27,7 +27,7 @@ void work_count(work_stream *stream);
 word work_handle(const work_stream *stream);
 
 // Around a call that changes what a takeover carries over: objects, memory. False likewise.
-bool work_begin_change(void);
+bool work_begin_change(const driver_copy *copy);
 void work_end_change(void);
 
 // From now on no such call begins; or they may again. A call may succeed after another thread has met the fault.
@@ -57,6 +57,9 @@ bool work_is_captured(void);
 
 // All that has been enqueued in all streams so far, as a number that only grows.
 uint64_t work_total(void);
+
+// All that there is is over: a commit.
+void work_all_over(void);
 
 // Waits, for at most `milliseconds`, until no call that enqueues work, or changes, is under way. After work_close.
 bool work_is_quiet(int milliseconds);

@@ -79,19 +79,20 @@ static bool has_event(const launch_config *config) {
     return false;
 }
 
-// A call that enqueues work, or copies to the host: it begins while no takeover is under way, and what it does is kept.
-static mg_result keep(const driver_copy *copy, function_id id, const word *a, work_stream *stream, bool enqueues) {
+// A call that enqueues work, or copies to the host: it begins while no takeover is under way, and what it does is kept. Here and in what
+// follows, `a` are the program's words, by which all is noted, and `w` those of the copy.
+static mg_result keep(const driver_copy *copy, function_id id, const word *a, const word *w, work_stream *stream, bool enqueues) {
     const bool logged = epoch_is_wanted();
-    if (!work_begin(stream)) return TURNED_AWAY;
+    if (!work_begin(copy, stream)) return TURNED_AWAY;
     recipe *const captured = graphs_capture_of(stream);
     if (captured != NULL) {
-        const mg_result result = copies_call(copy, id, a, functions[id].count);
+        const mg_result result = copies_call(copy, id, w, functions[id].count);
         if (result == MG_SUCCESS) graphs_note_work(captured, id, a, stream);
         work_end(stream);
         return result;
     }
     log_entry *const before = logged ? logged_before(id, a) : NULL;
-    const mg_result result = copies_call(copy, id, a, functions[id].count);
+    const mg_result result = copies_call(copy, id, w, functions[id].count);
     if (result == MG_SUCCESS) {
         if (enqueues) work_count(stream);
         if (logged) logged_after(before, id, a, stream);
@@ -104,24 +105,24 @@ static mg_result keep(const driver_copy *copy, function_id id, const word *a, wo
     return result;
 }
 
-static mg_result enqueue(const driver_copy *copy, function_id id, const word *a) {
+static mg_result enqueue(const driver_copy *copy, function_id id, const word *a, const word *w) {
     if (roles_has_config(id) && a[0] != 0 && has_event(POINTER(a[0]))) reasons_hold(REASON_launch_events);
-    return keep(copy, id, a, stream_of(id, a), true);
+    return keep(copy, id, a, w, stream_of(id, a), true);
 }
 
 // What is known to be over after a call that waits.
-static mg_result wait_for(const driver_copy *copy, function_id id, const word *a) {
+static mg_result wait_for(const driver_copy *copy, function_id id, const word *a, const word *w) {
     const size_t count = functions[id].count;
     if (id == FUNCTION_cuCtxSynchronize || id == FUNCTION_cuCtxSynchronize_v2) {
         work_mark mark = work_mark_all();
-        const mg_result result = copies_call(copy, id, a, count);
+        const mg_result result = copies_call(copy, id, w, count);
         if (result == MG_SUCCESS) work_mark_is_over(&mark);
         work_mark_free(&mark);
         return result;
     }
     if (functions[id].kinds[0] == KIND_EVENT) {
         const objects_record record = objects_wait_begin(a[0]);
-        const mg_result result = copies_call(copy, id, a, count);
+        const mg_result result = copies_call(copy, id, w, count);
         if (result == MG_SUCCESS && objects_wait_end(&record)) work_is_over(record.stream, record.behind);
         return result;
     }
@@ -131,65 +132,72 @@ static mg_result wait_for(const driver_copy *copy, function_id id, const word *a
     // within the GPU, which this function makes as well, not for itself.
     const bool copies = facts[id].shape == SHAPE_TO_HOST, within = copies && mappings_have(a[0]);
     const bool waits = !copies || (!within && a[2] != 0 && mappings_have(a[1]));
-    const mg_result result = copies ? keep(copy, id, a, stream, within) : copies_call(copy, id, a, count);
+    const mg_result result = copies ? keep(copy, id, a, w, stream, within) : copies_call(copy, id, w, count);
     if (result == MG_SUCCESS && waits) work_is_over(stream, enqueued);
     return result;
 }
 
-static mg_result wait_and_tell(const driver_copy *copy, function_id id, const word *a) {
-    const mg_result result = wait_for(copy, id, a);
+static mg_result wait_and_tell(const driver_copy *copy, function_id id, const word *a, const word *w) {
+    const mg_result result = wait_for(copy, id, a, w);
     if (result != MG_SUCCESS || !epoch_is_wanted()) return result;
     // What the program has not been told may be waited for again.
-    if (!work_begin_change()) return TURNED_AWAY;
+    if (!work_begin_change(copy)) return TURNED_AWAY;
     host_reads_look();
     work_end_change();
     takeover_at_wait();
     return result;
 }
 
-static void note_child(word key, object_kind what, word parent, const char *name) {
+static void note_child(word key, word native, object_kind what, word parent, const char *name) {
     object *const of = objects_find(parent);
     // Without what it was found in it cannot be found again.
     if (of == NULL) reasons_hold_for(REASON_unknown, name != NULL ? name : "module");
-    else objects_note(&(object){.key = key, .kind = what, .parent = of, .name = (char *)(uintptr_t)name});
+    else objects_note(&(object){.key = key, .kind = what, .parent = of, .name = (char *)(uintptr_t)name}, native);
 }
 
-static void note_image(word key, object_kind what, const void *code, word count, const int *options, const word *values) {
+static void note_image(word key, word native, object_kind what, const void *code, word count, const int *options, const word *values) {
     image *const kept = images_keep(code, count, options, values);
-    objects_note(&(object){.key = key, .kind = what, .code = kept});
+    objects_note(&(object){.key = key, .kind = what, .code = kept}, native);
 }
 
-static void note_made(function_id id, const word *a) {
-    const word key = *(const word *)POINTER(a[0]);
+// The copy has made it: the program gets its key.
+static void note_made(const driver_copy *copy, function_id id, const word *a) {
+    word *const out = POINTER(a[0]);
+    const word native = *out;
+    // Found again, it is the one that the program has.
+    if (copy->number != 0 && (id == FUNCTION_cuModuleGetFunction || id == FUNCTION_cuLibraryGetKernel)) rebuild_found(a[1], POINTER(a[2]));
+    else if (copy->number != 0 && (id == FUNCTION_cuLibraryGetModule || id == FUNCTION_cuKernelGetFunction)) rebuild_found(a[1], NULL);
+    const word key = copy->number == 0 ? native : rebuild_new_key(native);
+    *out = key;
     switch (id) {
         case FUNCTION_cuStreamCreate:
         case FUNCTION_cuStreamCreateWithPriority:
             // One that was destroyed had the same handle, and its thread has not come to say so yet.
             work_stream_ended(key);
             objects_note(&(object){.key = key, .kind = OBJECT_STREAM, .flags = (unsigned)a[1],
-                                   .priority = id == FUNCTION_cuStreamCreateWithPriority ? (int)a[2] : 0});
+                                   .priority = id == FUNCTION_cuStreamCreateWithPriority ? (int)a[2] : 0}, native);
             return;
         case FUNCTION_cuEventCreate:
-            objects_note(&(object){.key = key, .kind = OBJECT_EVENT, .flags = (unsigned)a[1]});
+            objects_note(&(object){.key = key, .kind = OBJECT_EVENT, .flags = (unsigned)a[1]}, native);
             return;
         case FUNCTION_cuModuleLoadData:
-        case FUNCTION_cuModuleLoadFatBinary: note_image(key, OBJECT_MODULE, POINTER(a[1]), 0, NULL, NULL); return;
+        case FUNCTION_cuModuleLoadFatBinary: note_image(key, native, OBJECT_MODULE, POINTER(a[1]), 0, NULL, NULL); return;
         case FUNCTION_cuModuleLoadDataEx:
-            note_image(key, OBJECT_MODULE, POINTER(a[1]), (unsigned)a[2], POINTER(a[3]), POINTER(a[4]));
+            note_image(key, native, OBJECT_MODULE, POINTER(a[1]), (unsigned)a[2], POINTER(a[3]), POINTER(a[4]));
             return;
         case FUNCTION_cuLibraryLoadData:
-            note_image(key, OBJECT_LIBRARY, POINTER(a[1]), (unsigned)a[4], POINTER(a[2]), POINTER(a[3]));
+            note_image(key, native, OBJECT_LIBRARY, POINTER(a[1]), (unsigned)a[4], POINTER(a[2]), POINTER(a[3]));
             return;
-        case FUNCTION_cuModuleGetFunction: note_child(key, OBJECT_FUNCTION_OF_MODULE, a[1], POINTER(a[2])); return;
-        case FUNCTION_cuLibraryGetKernel: note_child(key, OBJECT_KERNEL_OF_LIBRARY, a[1], POINTER(a[2])); return;
-        case FUNCTION_cuLibraryGetModule: note_child(key, OBJECT_MODULE_OF_LIBRARY, a[1], NULL); return;
-        case FUNCTION_cuGraphInstantiateWithFlags: graphs_note_instance(key, a[1], a[2]); return;
-        case FUNCTION_cuKernelGetFunction: note_child(key, OBJECT_FUNCTION_OF_KERNEL, a[1], NULL); return;
+        case FUNCTION_cuModuleGetFunction: note_child(key, native, OBJECT_FUNCTION_OF_MODULE, a[1], POINTER(a[2])); return;
+        case FUNCTION_cuLibraryGetKernel: note_child(key, native, OBJECT_KERNEL_OF_LIBRARY, a[1], POINTER(a[2])); return;
+        case FUNCTION_cuLibraryGetModule: note_child(key, native, OBJECT_MODULE_OF_LIBRARY, a[1], NULL); return;
+        case FUNCTION_cuGraphInstantiateWithFlags: graphs_note_instance(key, native, a[1], a[2]); return;
+        case FUNCTION_cuKernelGetFunction: note_child(key, native, OBJECT_FUNCTION_OF_KERNEL, a[1], NULL); return;
         // The module of a function; that of a library may not have been asked for yet.
         case FUNCTION_cuFuncGetModule: {
             const object *of = objects_find(a[1]);
             while (of != NULL && of->parent != NULL) of = of->parent;
-            if (of != NULL && of->kind == OBJECT_LIBRARY) note_child(key, OBJECT_MODULE_OF_LIBRARY, of->key, NULL);
+            if (of != NULL && of->kind == OBJECT_LIBRARY) note_child(key, native, OBJECT_MODULE_OF_LIBRARY, of->key, NULL);
             else if (objects_find(key) == NULL) reasons_hold_for(REASON_unknown, copies_name(id));
             return;
         }
@@ -220,28 +228,28 @@ static void note_set(function_id id, const word *a) {
 }
 
 // The file may be another one, or gone, when its code is needed again: what is read of it is what is loaded.
-static mg_result load_file(const driver_copy *copy, function_id id, const word *a) {
+static mg_result load_file(const driver_copy *copy, function_id id, const word *a, const word *w) {
     const function_id by = id == FUNCTION_cuModuleLoad ? FUNCTION_cuModuleLoadData : FUNCTION_cuLibraryLoadData;
     void *const bytes = images_read(POINTER(a[1]));
     word words[MOST_PARAMETERS];
-    memcpy(words, a, functions[id].count * sizeof *words);
+    memcpy(words, w, functions[id].count * sizeof *words);
     words[1] = WORD(bytes);
-    const mg_result result = bytes != NULL ? copies_call(copy, by, words, functions[by].count) : copies_call(copy, id, a, functions[id].count);
-    if (result == MG_SUCCESS && bytes != NULL) note_made(by, words);
+    const mg_result result = bytes != NULL ? copies_call(copy, by, words, functions[by].count) : copies_call(copy, id, w, functions[id].count);
+    if (result == MG_SUCCESS && bytes != NULL) note_made(copy, by, words);
     else if (result == MG_SUCCESS) reasons_hold_for(REASON_modules_from_files, copies_name(id));
     free(bytes);
     return result;
 }
 
-static mg_result make_or_set(const driver_copy *copy, function_id id, const word *a) {
-    if (id == FUNCTION_cuModuleLoad || id == FUNCTION_cuLibraryLoadFromFile) return load_file(copy, id, a);
+static mg_result make_or_set(const driver_copy *copy, function_id id, const word *a, const word *w) {
+    if (id == FUNCTION_cuModuleLoad || id == FUNCTION_cuLibraryLoadFromFile) return load_file(copy, id, a, w);
     const bool sets = functions[id].role == ROLE_set, records = sets && functions[id].kinds[0] == KIND_EVENT;
     const bool waits = sets && functions[id].kinds[0] == KIND_STREAM;
     work_stream *const stream = records || waits ? stream_of(id, a) : NULL;
     recipe *const recorded = records ? graphs_capture_of(stream) : NULL;
     const uint64_t behind = work_enqueued(stream);
     const objects_record record = records ? objects_record_begin(a[0]) : (objects_record){0};
-    const mg_result result = copies_call(copy, id, a, functions[id].count);
+    const mg_result result = copies_call(copy, id, w, functions[id].count);
     if (records) objects_record_end(&record, result == MG_SUCCESS && recorded == NULL, stream, behind);
     if (result != MG_SUCCESS) return result;
     if (recorded != NULL) graphs_note_record(recorded, id, a, stream);
@@ -249,26 +257,33 @@ static mg_result make_or_set(const driver_copy *copy, function_id id, const word
     recipe *const waited = waits ? graphs_capture_of(stream) : NULL;
     if (waited != NULL) graphs_note_wait(waited, a, stream);
     if (sets) note_set(id, a);
-    else note_made(id, a);
+    else note_made(copy, id, a);
     return result;
 }
 
-static mg_result end(const driver_copy *copy, function_id id, const word *a, const word *keys) {
-    const objects_mark mark = objects_mark_of(keys[0]);
-    if (copy != &first_copy) rebuild_forget(a[0]);
+// What was not made in this copy is not there to be ended. The memory of a graph may be gone, and then it could not even be made.
+static mg_result end_native(const driver_copy *copy, function_id id, const word *a, const object *of) {
+    const word native = copy->number == 0 || of == NULL ? a[0] : atomic_load_explicit(&of->at[copy->number], memory_order_acquire);
+    if (native == 0) return MG_SUCCESS;
+    if (copy->number != 0) rebuild_forget(native);
+    return copies_call(copy, id, (const word[]){native}, 1);
+}
+
+static mg_result end(const driver_copy *copy, function_id id, const word *a) {
+    const objects_mark mark = objects_mark_of(a[0]);
     // What was launched of it cannot be launched again.
     const kind what = functions[id].kinds[0];
     if ((what == KIND_MODULE || what == KIND_LIBRARY) && graphs_are_there()) reasons_hold_for(REASON_graphs, copies_name(id));
-    const work_stream *const stream = what == KIND_STREAM ? work_stream_of(keys[0], false) : NULL;
+    const work_stream *const stream = what == KIND_STREAM ? work_stream_of(a[0], false) : NULL;
     if (what == KIND_MODULE || what == KIND_LIBRARY || what == KIND_EXEC)
         log_break(REASON_unlogged, copies_name(id));
-    const mg_result result = copies_call(copy, id, a, functions[id].count);
+    const mg_result result = end_native(copy, id, a, mark.object);
     if (result != MG_SUCCESS) return result;
     if (what == KIND_STREAM) {
         graphs_stream_ended(stream);
-        work_stream_ended(keys[0]);
+        work_stream_ended(a[0]);
     }
-    if (what == KIND_LIBRARY) variables_forget(keys[0]);
+    if (what == KIND_LIBRARY) variables_forget(a[0]);
     objects_forget(mark);
     return result;
 }
@@ -280,11 +295,11 @@ static void note_end_of_context(function_id id, const word *a) {
     unsigned flags = 0;
     int active = 0;
     if (released)
-        ends = CALL(&first_copy, cuDevicePrimaryCtxGetState, a[0], WORD(&flags), WORD(&active)) != MG_SUCCESS || active == 0;
+        ends = CALL(copies_at_hand(), cuDevicePrimaryCtxGetState, a[0], WORD(&flags), WORD(&active)) != MG_SUCCESS || active == 0;
     if (ends) reasons_hold_for(REASON_several_contexts, copies_name(id));
 }
 
-static mg_result ask_second(const driver_copy *copy, function_id id, const word *a) {
+static mg_result ask_at_hand(const driver_copy *copy, function_id id, const word *a) {
     word words[MOST_PARAMETERS];
     translate_room room;
     if (!translate_words(id, a, words, &room)) return rebuild_error();
@@ -293,9 +308,9 @@ static mg_result ask_second(const driver_copy *copy, function_id id, const word 
     return result;
 }
 
-// Contexts: the program keeps the first driver's, and each thread has the second one's current in its place.
+// Contexts: the program keeps the first driver's, and each thread has that of the copy at hand current in its place.
 static mg_result contexts(const driver_copy *copy, function_id id, const word *a) {
-    const bool later = copy != &first_copy;
+    const bool later = copy->number != 0;
     mg_result result;
     if (later && id == FUNCTION_cuDevicePrimaryCtxRetain) {
         if ((mg_device)a[1] != (mg_device)takeover_device()) return MG_NOT_SUPPORTED;
@@ -305,8 +320,11 @@ static mg_result contexts(const driver_copy *copy, function_id id, const word *a
     if (later && (id == FUNCTION_cuDevicePrimaryCtxRelease_v2 || id == FUNCTION_cuDevicePrimaryCtxRelease ||
                   id == FUNCTION_cuDevicePrimaryCtxSetFlags || id == FUNCTION_cuDevicePrimaryCtxSetFlags_v2))
         return MG_SUCCESS;
-    if (later && (id == FUNCTION_cuDevicePrimaryCtxReset_v2 || id == FUNCTION_cuDevicePrimaryCtxReset))
-        return copies_call(copy, id, a, 1);
+    if (later && (id == FUNCTION_cuDevicePrimaryCtxReset_v2 || id == FUNCTION_cuDevicePrimaryCtxReset)) {
+        result = copies_call(copy, id, a, 1);
+        if (result == MG_SUCCESS) reasons_hold_for(REASON_several_contexts, copies_name(id));
+        return result;
+    }
     if (later && functions[id].count >= 2 && functions[id].kinds[0] == KIND_STREAM) {
         *(word *)POINTER(a[1]) = takeover_context();
         if (functions[id].count > 2 && a[2] != 0) *(word *)POINTER(a[2]) = 0;
@@ -314,7 +332,7 @@ static mg_result contexts(const driver_copy *copy, function_id id, const word *a
     }
     // The first driver knows what is current in each thread after the fault, too (measured with 580).
     result = copies_call(&first_copy, id, a, functions[id].count);
-    if (result != MG_SUCCESS && later && takeover_was_move()) return ask_second(copy, id, a);
+    if (result != MG_SUCCESS && later && takeover_was_move()) return ask_at_hand(copy, id, a);
     if (result != MG_SUCCESS) return result;
     if (!later) note_end_of_context(id, a);
     if (id == FUNCTION_cuDevicePrimaryCtxRetain) takeover_begin(*(const word *)POINTER(a[0]), (int)a[1]);
@@ -328,7 +346,7 @@ static mg_result contexts(const driver_copy *copy, function_id id, const word *a
 
 static mg_result pointer_attributes(const driver_copy *copy, function_id id, const word *a) {
     const mg_result result = copies_call(copy, id, a, functions[id].count);
-    if (result != MG_SUCCESS || copy == &first_copy) return result;
+    if (result != MG_SUCCESS || copy->number == 0) return result;
     if (id == FUNCTION_cuPointerGetAttribute) {
         if ((int)a[1] == POINTER_CONTEXT) *(word *)POINTER(a[0]) = rebuild_key_of(*(const word *)POINTER(a[0]));
         return result;
@@ -342,9 +360,8 @@ static mg_result pointer_attributes(const driver_copy *copy, function_id id, con
 
 static mg_result capture(const driver_copy *copy, function_id id, const word *a) {
     const bool ends = id == FUNCTION_cuStreamEndCapture || id == FUNCTION_cuStreamEndCapture_ptsz;
-    if (copy != &first_copy) return copies_call(copy, id, (const word[]){rebuild_translate(a[0]), functions[id].count > 1 ? a[1] : 0}, functions[id].count);
     const work_stream *const stream = stream_of(id, a);
-    return ends ? graphs_end_capture(id, a, stream) : graphs_begin_capture(id, a, stream);
+    return ends ? graphs_end_capture(copy, id, a, stream) : graphs_begin_capture(copy, id, a, stream);
 }
 
 static mg_result own(const driver_copy *copy, function_id id, const word *a) {
@@ -388,7 +405,7 @@ static mg_result own(const driver_copy *copy, function_id id, const word *a) {
         case FUNCTION_cuPointerGetAttributes: return pointer_attributes(copy, id, a);
         case FUNCTION_cuCtxSetLimit: {
             const mg_result result = copies_call(copy, id, a, 2);
-            if (result != MG_SUCCESS || copy != &first_copy) return result;
+            if (result != MG_SUCCESS) return result;
             limits_note(a[0], a[1]);
             log_break(REASON_unlogged, copies_name(id));
             return result;
@@ -401,20 +418,12 @@ static mg_result own(const driver_copy *copy, function_id id, const word *a) {
         case FUNCTION_cuStreamEndCapture_ptsz: return capture(copy, id, a);
         case FUNCTION_cuEventElapsedTime:
         case FUNCTION_cuEventElapsedTime_v2: {
-            const word words[] = {a[0], copy == &first_copy ? a[1] : rebuild_translate(a[1]),
-                                  copy == &first_copy ? a[2] : rebuild_translate(a[2])};
-            return copies_call(copy, id, words, 3);
+            return copies_call(copy, id, (const word[]){a[0], rebuild_translate(a[1]), rebuild_translate(a[2])}, 3);
         }
         case FUNCTION_cuModuleGetGlobal_v2:
         case FUNCTION_cuLibraryGetGlobal: {
-            word address, size;
-            if (copy == &first_copy) return variables_ask(id, a);
-            if (id == FUNCTION_cuLibraryGetGlobal && a[3] != 0 && variables_place(a[2], POINTER(a[3]), &address, &size)) {
-                if (a[0] != 0) *(word *)POINTER(a[0]) = address;
-                if (a[1] != 0) *(word *)POINTER(a[1]) = size;
-                return MG_SUCCESS;
-            }
-            return copies_call(copy, id, (const word[]){a[0], a[1], rebuild_translate(a[2]), a[3]}, 4);
+            const word native = rebuild_translate(a[2]);
+            return native != 0 || a[2] == 0 ? variables_ask(copy, id, a, native) : rebuild_error();
         }
         // With addresses of 32 bits.
         case FUNCTION_cuModuleGetGlobal:
@@ -429,19 +438,21 @@ static mg_result own(const driver_copy *copy, function_id id, const word *a) {
     }
 }
 
-static mg_result refused(const driver_copy *copy, function_id id, const word *a) {
-    const mg_result result = copies_call(copy, id, a, functions[id].count);
-    if (result == MG_SUCCESS) reasons_hold_for(functions[id].reason, copies_name(id));
+static mg_result refused(const driver_copy *copy, function_id id, const word *a, const word *w) {
+    const mg_result result = copies_call(copy, id, w, functions[id].count);
+    if (result != MG_SUCCESS) return result;
+    reasons_hold_for(functions[id].reason, copies_name(id));
+    if (copy->number != 0) translate_back(id, a);
     return result;
 }
 
 // A takeover waits for calls that change what it carries over.
-static mg_result counted(const driver_copy *copy, function_id id, const word *a) {
-    if (!work_begin_change()) return TURNED_AWAY;
+static mg_result counted(const driver_copy *copy, function_id id, const word *a, const word *w) {
+    if (!work_begin_change(copy)) return TURNED_AWAY;
     const mg_result result = functions[id].role == ROLE_own      ? own(copy, id, a)
-                             : functions[id].role == ROLE_end    ? end(copy, id, a, a)
-                             : functions[id].role == ROLE_refuse ? refused(copy, id, a)
-                                                                 : make_or_set(copy, id, a);
+                             : functions[id].role == ROLE_end    ? end(copy, id, a)
+                             : functions[id].role == ROLE_refuse ? refused(copy, id, a, w)
+                                                                 : make_or_set(copy, id, a, w);
     work_end_change();
     return result;
 }
@@ -490,47 +501,40 @@ static bool is_asked_of_first(function_id id, const word *a) {
     return true;
 }
 
-static mg_result call_first(function_id id, const word *a) {
-    const driver_copy *const copy = &first_copy;
+static mg_result call(const driver_copy *copy, function_id id, const word *a, const word *w) {
     switch (functions[id].role) {
-        case ROLE_own: return counted(copy, id, a);
-        case ROLE_work: return enqueue(copy, id, a);
-        case ROLE_wait: return wait_and_tell(copy, id, a);
+        case ROLE_work: return enqueue(copy, id, a, w);
+        case ROLE_wait: return wait_and_tell(copy, id, a, w);
+        case ROLE_own:
         case ROLE_make:
         case ROLE_set:
         case ROLE_end:
-        case ROLE_refuse: return counted(copy, id, a);
+        case ROLE_refuse: return counted(copy, id, a, w);
         default:
             if ((id == FUNCTION_cuMemGetInfo_v2 || id == FUNCTION_cuMemGetInfo) && !process_inside) room_is_asked();
-            return copies_call(copy, id, a, functions[id].count);
+            return copies_call(copy, id, w, functions[id].count);
     }
 }
 
-// Ends a graph that was not used since the takeover. Its memory may be gone, and then it could not even be made.
-static bool ends_unmade(function_id id, const word *keys) {
-    const kind what = functions[id].kinds[0];
-    if (functions[id].role != ROLE_end || (what != KIND_GRAPH && what != KIND_EXEC)) return false;
-    const objects_mark mark = objects_mark_of(keys[0]);
-    if (mark.object == NULL || atomic_load_explicit(&mark.object->second[PLACE_LANE], memory_order_acquire) != 0) return false;
-    objects_forget(mark);
-    return true;
-}
-
-static mg_result call_second(function_id id, const word *keys) {
-    word words[MOST_PARAMETERS];
+// With a copy in which the program's handles are others.
+static mg_result call_later(driver_copy *copy, function_id id, const word *a) {
+    word w[MOST_PARAMETERS];
     translate_room room;
-    const driver_copy *const copy = copies_second();
-    if (is_denied_later(id, keys)) return MG_NOT_SUPPORTED;
-    if (is_asked_of_first(id, keys)) {
-        const mg_result asked = copies_call(&first_copy, id, keys, functions[id].count);
+    if (is_denied_later(id, a)) return MG_NOT_SUPPORTED;
+    if (is_asked_of_first(id, a)) {
+        const mg_result asked = copies_call(&first_copy, id, a, functions[id].count);
         if (asked == MG_SUCCESS || !takeover_was_move()) return asked;
     }
     takeover_enter();
-    if (functions[id].role == ROLE_own) return own(copy, id, keys);
-    if (ends_unmade(id, keys)) return MG_SUCCESS;
-    if (!translate_words(id, keys, words, &room)) return rebuild_error();
-    const mg_result result = functions[id].role == ROLE_end ? end(copy, id, words, keys) : copies_call(copy, id, words, functions[id].count);
-    if (result == MG_SUCCESS) translate_back(id, keys);
+    // These have words of other kinds, or of what was not made.
+    if (functions[id].role == ROLE_own || functions[id].role == ROLE_end) return call(copy, id, a, a);
+    if (!translate_words(id, a, w, &room)) return rebuild_error();
+    const mg_result result = call(copy, id, a, w);
+    const bool gives = functions[id].role == ROLE_ask || functions[id].role == ROLE_use;
+    if (!gives || result != MG_SUCCESS) return result;
+    // What was done for want of room was with another copy.
+    copies_work_with(copy);
+    translate_back(id, a);
     return result;
 }
 
@@ -543,23 +547,28 @@ static mg_result wrapper(function_id id, const word *a) {
     if (known == CHILD && takeover_happened()) return MG_NOT_INITIALIZED;
     if (known == PLAIN || known == CHILD) return copies_call(&first_copy, id, a, functions[id].count);
     // What a driver calls of itself by an exported name is its own affair.
-    static __thread const driver_copy *inside __attribute__((tls_model("initial-exec")));
+    static __thread driver_copy *inside __attribute__((tls_model("initial-exec")));
     if (inside != NULL) return copies_call(inside, id, a, functions[id].count);
     for (;;) {
-        inside = takeover_copy();
-        const bool later = inside != &first_copy;
-        const mg_result result = later ? call_second(id, a) : call_first(id, a);
+        driver_copy *const copy = inside = copies_at_hand();
+        mg_result result;
+        if (copy->number == 0) {
+            result = call(copy, id, a, a);
+        } else {
+            copies_work_with(copy);
+            result = call_later(copy, id, a);
+            copies_work_with(NULL);
+        }
         inside = NULL;
-        if (later) return result;
         if (result == TURNED_AWAY) {
             takeover_wait();
             continue;
         }
-        // It was under way while the program moved: what it says is the first driver's, which is being closed.
-        if (result != MG_SUCCESS && takeover_was_move()) continue;
+        // It was under way while the program went over: what it says is of the driver that was left.
+        if (result != MG_SUCCESS && copies_at_hand() != copy) continue;
         // Spare memory is not worth a call that fails.
         if (result == MG_OUT_OF_MEMORY && room_is_made()) continue;
-        if (result == MG_SUCCESS || !copies_is_loss(result) || !takeover_after(result)) return result;
+        if (result == MG_SUCCESS || !copies_is_loss(result) || !takeover_after(copy)) return result;
     }
 }
 
