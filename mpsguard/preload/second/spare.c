@@ -159,10 +159,10 @@ static bool restore(const mapping *m) {
 
 bool spare_restore(void) {
     bool right = true;
-    for (size_t i = 0; right && i < retired.count; ++i) {
-        const mapping *const m = &ITEMS(mapping, retired)[i];
-        right = m->since_epoch ? ahead_make_way(m) : restore(m);
-    }
+    // First of all: at the epoch there may have been another one at its address.
+    for (size_t i = 0; right && i < retired.count; ++i)
+        if (ITEMS(mapping, retired)[i].since_epoch) right = ahead_make_way(&ITEMS(mapping, retired)[i]);
+    for (size_t i = 0; right && i < retired.count; ++i) right = restore(&ITEMS(mapping, retired)[i]);
     for (size_t i = 0; right && i < mappings.count; ++i) right = restore(&ITEMS(mapping, mappings)[i]);
     return right;
 }

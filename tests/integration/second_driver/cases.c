@@ -549,7 +549,7 @@ static void never_waits(void) {
 }
 
 // Memory that is free at the fault, with addresses that others have; and some that no epoch has seen.
-static void freed_in_flight(void) {
+static void free_and_use_again(bool both) {
     address first, second;
     void *const affine = function("affine");
     DO(cuMemAlloc_v2(&first, 3 << 20));
@@ -566,11 +566,15 @@ static void freed_in_flight(void) {
     DO(cuMemcpyDtoDAsync_v2(second, buffer, 16, stream));
     DO(cuMemsetD32Async(buffer, 9, 4, stream));
     DO(cuMemcpyDtoDAsync_v2(buffer, second, 16, stream));
+    if (both) DO(cuMemFree_v2(second));
     fault_at_once();
     DO(cuStreamSynchronize(stream));
     expect(16, "content");
-    DO(cuMemFree_v2(second));
+    if (!both) DO(cuMemFree_v2(second));
 }
+static void freed_in_flight(void) { free_and_use_again(false); }
+// At the fault neither is there.
+static void freed_twice_in_flight(void) { free_and_use_again(true); }
 
 // Memory with content that an epoch has seen is gone at the fault, and other memory is there. Another stream has work, so that no
 // epoch comes between.
@@ -1794,7 +1798,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(context_reset), CASE(another_device), CASE(recorded_meanwhile), CASE(late_launch), CASE(registered_is_not_freed), CASE(forked),
     CASE(many_events), CASE(nothing), CASE(passed_on), CASE(created_after),
     CASE(queued), CASE(launched_otherwise), CASE(variable_in_flight), CASE(constant_in_flight), CASE(rows_in_flight),
-    CASE(never_waits), CASE(freed_in_flight), CASE(uninitialised), CASE(seen_and_diverged), CASE(seen_later_and_diverged),
+    CASE(never_waits), CASE(freed_in_flight), CASE(freed_twice_in_flight), CASE(uninitialised), CASE(seen_and_diverged), CASE(seen_later_and_diverged),
     CASE(looked_at_and_diverged), CASE(arbitrary_unseen), CASE(read_in_flight), CASE(kernel_in_host_memory), CASE(kernel_in_flight_in_host_memory),
     CASE(pointer_in_flight_to_host_memory),
     CASE(host_address_in_gpu_memory), CASE(unloaded_in_flight), CASE(mapped_again), CASE(much_copied),

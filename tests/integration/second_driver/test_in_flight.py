@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.second_driver.bench import ONCE, SPARE, Bench
+from tests.integration.second_driver.bench import BESIDE, ONCE, SPARE, Bench
 
 pytestmark = pytest.mark.slow(seconds=30, reason="compiles the preload, and runs a program for each case")
 
@@ -46,6 +46,16 @@ def test_it_goes_on_as_if_nothing_had_been(built: Bench, tmp_path: Path, mode: s
     # No epoch is made until it is known that the variable is a constant.
     once = {} if name == "constant_in_flight" else ONCE
     ended = built.case(tmp_path, mode, name, spare=SPARE, **once)
+    assert (ended.said, ended.reason) == ("survived", None)
+    assert ended.repeated > 0
+
+
+@pytest.mark.parametrize("repetition", [{}, BESIDE], ids=["alone", "beside"])
+def test_memory_is_there_whatever_was_at_its_address_since(
+    built: Bench, tmp_path: Path, repetition: dict[str, str]
+) -> None:
+    """Both are gone at the fault, and the repetition maps them one after the other."""
+    ended = built.case(tmp_path, "cold", "freed_twice_in_flight", spare=SPARE, **ONCE, **repetition)
     assert (ended.said, ended.reason) == ("survived", None)
     assert ended.repeated > 0
 
