@@ -226,6 +226,10 @@ class Domain:
             await asyncio.gather(*(self._quit(running[task]) for task in rest), *rest)
             self._events.publish("domain_ended", self.name)
 
+    def quits(self) -> bool:
+        """Return whether a lane was told to quit: the domain ends with its clients. On any thread."""
+        return any(lane.quitting.is_set() for lane in self.lanes.all)
+
     async def _close_brokers(self) -> None:
         """Close all at once: each gives its handshakes in progress a while."""
         closed = [endpoint.broker.close() for endpoint in self.endpoints]

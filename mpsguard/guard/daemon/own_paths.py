@@ -286,6 +286,32 @@ def _look(path: Path) -> PathState | None:
         return None
 
 
+class UntilQuit:
+    """A path that is left alone once those that need it were told to quit: what a script removes then stays removed."""
+
+    def __init__(self, own: OwnPath, quits: Callable[[], bool]) -> None:
+        self.path: Path = own.path
+        self.is_for_programs: bool = own.is_for_programs
+        self._own = own
+        self._quits = quits
+
+    def changed(self) -> str | None:
+        """See `OwnPath`."""
+        return None if self._quits() else self._own.changed()
+
+    def keeps_out(self) -> bool:
+        """See `OwnPath`."""
+        return self._own.keeps_out()
+
+    def mend(self) -> Callable[[], None]:
+        """See `OwnPath`."""
+        return self._own.mend()
+
+    def close(self) -> None:
+        """See `OwnPath`."""
+        self._own.close()
+
+
 class PathOwners(NamedTuple):
     """The parts of a guard that have paths of their own."""
 
@@ -299,9 +325,26 @@ def all_of(
     settings: GuardConfig, owners: PathOwners, manager: NotifyQueue, events: EventStream, journal: Callable[[], Journal]
 ) -> Iterator[OwnPath]:
     """Return all paths of a guard, outer ones first."""
-    for domain in owners.domains.values():
+    domains = owners.domains.values()
+    for domain in domains:
         for endpoint in domain.endpoints:
-            yield PublicPath(endpoint, partial(store, domain, manager))
+            yield UntilQuit(PublicPath(endpoint, partial(store, domain, manager)), domain.quits)
+    for path in _of_the_guard(settings, journal):
+        yield UntilQuit(path, lambda: all(domain.quits() for domain in domains))
+    for domain in domains:
+        for lane in domain.lanes.all:
+            yield UntilQuit(_lane_path(lane, events), domain.quits)
+            logs = DirectoryPath(
+                lane.spec.log_directory,
+                own_directories.open_lane_logs,
+                "the lane writes no logs: faults are seen later",
+            )
+            yield UntilQuit(logs, domain.quits)
+    for path in _sockets(owners):
+        yield UntilQuit(path, lambda: all(domain.quits() for domain in domains))
+
+
+def _of_the_guard(settings: GuardConfig, journal: Callable[[], Journal]) -> Iterator[OwnPath]:
     run, state = Path(settings.run_directory), Path(settings.state_directory)
     yield DirectoryPath(run, own_directories.open_run, "no command and no new lane reaches the guard")
     yield DirectoryPath(state, own_directories.open_state, "incidents and settings are not kept")
@@ -310,14 +353,9 @@ def all_of(
     if settings.core_directory is not None:
         path = Path(settings.core_directory)
         yield CoreDirectoryPath(path, partial(Directory.open, shared=True), "GPU core dumps are not seen")
-    for domain in owners.domains.values():
-        for lane in domain.lanes.all:
-            yield _lane_path(lane, events)
-            yield DirectoryPath(
-                lane.spec.log_directory,
-                own_directories.open_lane_logs,
-                "the lane writes no logs: faults are seen later",
-            )
+
+
+def _sockets(owners: PathOwners) -> Iterator[OwnPath]:
     for path in owners.api.paths:
         yield SocketPath(
             path, partial(owners.api.listen, path), partial(owners.api.serve, path), "mpsguard-ctl gets no answer"
