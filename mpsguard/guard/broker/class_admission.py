@@ -46,10 +46,10 @@ def class_before(domain: DomainConfig, owner: Credentials, told: Told) -> str | 
 def levers_again(
     client: Client, classes: Sequence[ServiceClass], shares: ProgramShares, ceilings: ClassCeilings
 ) -> Levers:
-    """Return what is set for a client that comes to another server; nothing in a domain without classes."""
+    """Return what is set for a known client that connects again, or elsewhere; nothing in a domain without classes."""
     if not classes:
         return NONE
-    own = shares.of(client.user, client.program)
+    own = shares.of(client.user, client.program) if client.moved_at is None else client.sm_share
     found = next((each for each in classes if each.name == client.service_class), None)
     return Levers(own) if found is None else levers_of(found, own, ceilings.of(found.name))
 

@@ -131,7 +131,7 @@ class LaneHandover:
                         if admits and not (choose() is lane and lane_state.admits(lane.report.state)):
                             # That changed while it waited for its turn.
                             continue
-                        if admission.levers:
+                        if self._classes is not None:
                             await self._relay_with(admission, lane, relay, answered)
                         else:
                             await relay(answered)
@@ -178,7 +178,10 @@ class LaneHandover:
             await relay.run(greeted, answered, handed_over)
 
     async def _relay_with(self, admission: Admission, lane: Lane, relay: _Relay, answered: Callable[[], None]) -> None:
-        """Relay with levers set until the lane has answered; without them if they cannot be set."""
+        """Relay with levers set until the lane has answered; without them if they cannot be set.
+
+        A client without levers waits as well: while another one's are set, it would get those.
+        """
         sender = admission.sender
         running: asyncio.Task[None] | None = None
         try:
@@ -187,9 +190,10 @@ class LaneHandover:
                 async with lane.levers.moved(server, admission.levers, sender.user):
                     running = await self._until_captured(relay, answered)
             except (LeverError, CommandFailedError) as error:
-                self._metrics.class_failures.labels(self._name).inc()
-                told = {"lane": lane.spec.name, "pid": sender.pid, "detail": str(error)}
-                self._events.publish("class_not_applied", self._name, user=sender.user, **told)
+                if admission.levers:
+                    self._metrics.class_failures.labels(self._name).inc()
+                    told = {"lane": lane.spec.name, "pid": sender.pid, "detail": str(error)}
+                    self._events.publish("class_not_applied", self._name, user=sender.user, **told)
                 if running is None:
                     admission.levers = NONE
                     running = asyncio.create_task(relay(answered))

@@ -47,8 +47,11 @@ class _Router:
         client = self._known.get(process)
         return self._lanes.named(client.lane) if client is not None else None
 
-    async def admit(self, _: Admission) -> None:
-        """See `LaneRouter`: every client may come."""
+    async def admit(self, admission: Admission) -> None:
+        """See `LaneRouter`: every client may come, and a known one gets no more than when it came first."""
+        client = self._known.get(admission.key)
+        if client is not None:
+            admission.levers, admission.service_class = self._seconds.levers_of(client), client.service_class
 
     def connected(self, process: ProcessKey, _: str) -> None:
         """See `LaneRouter`."""

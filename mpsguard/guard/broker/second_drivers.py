@@ -24,7 +24,7 @@ from mpsguard.guard.broker.second_places import Move, SecondPlace, Verdicts, loa
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.lanes.lane_set import LaneSet
-from mpsguard.guard.lanes.levers import NONE, Levers
+from mpsguard.guard.lanes.levers import Levers
 from mpsguard.guard.model import Client, LaneState
 from mpsguard.linux.files.directory import replace_file
 from mpsguard.linux.identity import Credentials, ProcessKey, UserKey, is_root
@@ -118,14 +118,14 @@ class SecondDrivers:
         if why := refusal(client, lost=lost, ahead=ahead, culprit=process in self._verdicts.culprits):
             raise RefusedError("second_driver", why)
         assert client is not None
-        if move is not None:
-            levers = self._levers(client)
-            has_classes = bool(self._verdicts.settings.classes)
-            return (
-                levers if move.share is None or not has_classes else msgspec.structs.replace(levers, share=move.share)
-            )
-        begins = client.second_lane is None and not self._is_over(client)
-        return self._levers(client) if begins else NONE
+        levers = self.levers_of(client)
+        if move is None or move.share is None or not self._verdicts.settings.classes:
+            return levers
+        return msgspec.structs.replace(levers, share=move.share)
+
+    def levers_of(self, client: Client) -> Levers:
+        """Return what a server is to give a client that connects once more: it may have let go of what it had there."""
+        return self._levers(client)
 
     def lane_of(self, process: ProcessKey) -> Lane | None:
         """Return the lane for a client's second driver; None if it is no client, or there is no other lane."""

@@ -135,7 +135,7 @@ class ServerLevers:
 
     @asynccontextmanager
     async def moved(self, server: ProcessKey, levers: Levers, uid: int) -> AsyncIterator[None]:
-        """Set the levers for one client, of ``uid``, and put them back at the end.
+        """Set the levers for one client, of ``uid``, and put them back at the end; `NONE`: they rest meanwhile.
 
         Raises:
             LeverError: a lever is missing, or was not taken; all are back then.
@@ -143,6 +143,9 @@ class ServerLevers:
             OSError: what is to be put back cannot be written down; nothing was moved.
         """
         async with self._lock.held(uid):
+            if not levers:
+                yield
+                return
             await self._learn_rest(server, levers)
             try:
                 await self._set(server, levers)

@@ -249,5 +249,6 @@ def test_a_lever_that_the_driver_lacks_is_told_of_and_the_client_is_served_witho
     assert (grade, "priority" in text, "sm_share" in text) == ("problem", True, False)
     program = come(guarded, "batch", STRANGER)
     assert (class_of(guarded, program), levers(guarded, program.pid)) == ("batch", AT_REST)
-    assert [event["data"]["pid"] for event in guarded.events("class_not_applied")] == [program.pid]
-    assert guarded.metric("mpsguard_classes_not_applied_total") == 1
+    # For its driver, and for its context.
+    assert [event["data"]["pid"] for event in guarded.events("class_not_applied")] == [program.pid] * 2
+    assert guarded.metric("mpsguard_classes_not_applied_total") == 2

@@ -14,14 +14,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from mpsguard.guard.broker.class_admission import levers_again
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.handshake import RefusedError
 from mpsguard.guard.broker.second_decisions import refusal, repetition
 from mpsguard.guard.broker.second_drivers import SecondDrivers
-from mpsguard.guard.config import DomainConfig
+from mpsguard.guard.config import DomainConfig, ServiceClass
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.lanes.lane_set import LaneSet
-from mpsguard.guard.lanes.levers import NONE, Levers
+from mpsguard.guard.lanes.levers import Levers
 from mpsguard.guard.model import Client, LaneReport, LaneState
 from mpsguard.linux.identity import Credentials, ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
@@ -146,8 +147,8 @@ def test_after_a_fault_it_is_on_the_other_lane_as_one_client_with_its_class(tmp_
         process = place.client()
         place.fault(place.first)
         assert await place.connect(process) == SHARE
-        # Its connection for a context: nothing is set a second time.
-        assert await place.connect(process) == NONE
+        # Its connection for a context, or again for its driver: it may have let go of the one that had its share.
+        assert await place.connect(process) == SHARE
         assert (place.now(process).lane, place.now(process).second_lane, place.came) == ("d-0", "d-1", [process])
         changed = place.drivers.went_over(process)
         assert changed is not None
@@ -336,3 +337,17 @@ def test_each_process_is_told_of_itself(tmp_path: Path) -> None:
         assert place.drivers.repetition(other.pid) == "beside"
 
     run(tmp_path, body)
+
+
+@pytest.mark.parametrize(("moved_at", "share"), [(None, 50.0), (1.0, 30.0)])
+def test_a_client_that_has_moved_has_the_share_that_it_moved_with_at_each_connection(
+    moved_at: float | None, share: float
+) -> None:
+    process = ProcessKey(1, 1)
+    client = Client(
+        process, 1, 1, "", "", None, None, "d", "d-0", 0.0, service_class="batch", sm_share=30.0, moved_at=moved_at
+    )
+    of_program = cast("Any", SimpleNamespace(of=lambda *_: 50.0))
+    unlimited = cast("Any", SimpleNamespace(of=lambda _: None))
+    classes = (ServiceClass(name="batch", sm_share=60.0),)
+    assert levers_again(client, classes, of_program, unlimited).share == share
