@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mpsguard.guard.broker import public_directory
+from mpsguard.guard.broker import public_sockets
 from mpsguard.guard.broker.broker import Broker
 from mpsguard.guard.broker.move_page import MovePage
 from mpsguard.guard.broker.public_directory import Contents, PublicDirectory
@@ -48,4 +48,4 @@ class Endpoint:
         if self._is_served:
             self.broker.listen(self.directory.listeners)
         for sock in unused:
-            public_directory.close(sock)
+            public_sockets.close(sock)

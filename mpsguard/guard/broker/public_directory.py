@@ -21,23 +21,17 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from mpsguard.guard.broker import move_page
+from mpsguard.guard.broker import move_page, public_sockets
 from mpsguard.guard.broker.move_page import MovePage
-from mpsguard.linux.descriptors import fd_closer
+from mpsguard.guard.broker.public_sockets import MODES
 from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.files.file_lock import FileLock, LockHeldError
 from mpsguard.linux.files.path_state import PathState, Repair, change, decide, leads_to
 from mpsguard.linux.identity import is_root
 from mpsguard.linux.processes import peer_user, procfs
-from mpsguard.linux.sockets import accepting, seqpacket
+from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.bound_file import is_reached
 from mpsguard.linux.sockets.listens import listens
-
-_BACKLOG: Final = 4096
-"""Connections in the kernel's queue; net.core.somaxconn caps it. Clients wait there while a guard restarts."""
-
-MODES: Final = {"control": 0o666, "control_privileged": 0o755}
-"""The public sockets and their modes."""
 
 MODE: Final = 0o711
 """Of the directory: a client connects to names that it knows."""
@@ -255,7 +249,7 @@ class PublicDirectory:
         given = self._given.get(name)
         is_given = given is not None and is_reached(given, path)
         if old is None:
-            return given if given is not None and is_given else _owned(undo, listen(directory, name, MODES[name]))
+            return given if given is not None and is_given else _owned(undo, public_sockets.listen(directory, name))
         expected, found = old.states[name], _state(directory, name)
         is_ours = found is not None and any(found.is_same_object(each) for each in old.states.values())
         match decide(expected, found, is_served=not is_ours and listens(path)):
@@ -267,7 +261,7 @@ class PublicDirectory:
             case _ if given is not None and is_given and not is_ours:
                 return given
             case Repair.MAKE:
-                return _owned(undo, listen(directory, name, MODES[name]))
+                return _owned(undo, public_sockets.listen(directory, name))
             case Repair.LEAVE:
                 said = (
                     "another process listens there" if found and found.kind == "socket" else "is there and is no socket"
@@ -295,17 +289,10 @@ class PublicDirectory:
         self._contents = None
         for part in parts | set(self._given.values()):
             if isinstance(part, socket.socket):
-                close(part)
+                public_sockets.close(part)
             else:
                 part.close()
         self._given.clear()
-
-
-def close(sock: socket.socket) -> None:
-    """Close a listening socket, the connections in its backlog, and the descriptors that their peers have sent."""
-    if sock.fileno() >= 0 and accepting.takes_descriptors(sock.fileno()):
-        fd_closer.of_strangers((sock.detach(),))
-    sock.close()
 
 
 def make(path: Path) -> Directory:
@@ -317,19 +304,6 @@ def make(path: Path) -> Directory:
         directory.close()
         raise
     return directory
-
-
-def listen(directory: Directory, name: str, mode: int) -> socket.socket:
-    """Return a listening socket in the place of one that is there; the caller excludes others that listen. OSError."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        seqpacket.let_descriptors_come(sock, allowed=False)
-        directory.bind(sock, name, mode)
-        sock.listen(_BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _owned(undo: ExitStack, part: P) -> P:
@@ -367,31 +341,6 @@ def _remove_log(directory: Directory) -> None:
     found = directory.status("log")
     if found is not None and stat.S_ISFIFO(found.st_mode):
         directory.remove("log")
-
-
-def adopt_sockets(fds: Mapping[int, str]) -> dict[str, socket.socket]:
-    """Return the SEQPACKET listeners among inherited descriptors, by their path; close the others.
-
-    Of several with one path it is the one that the path leads to: the service manager may have old ones as well.
-    """
-    found: dict[str, socket.socket] = {}
-    for fd in fds:
-        try:
-            sock = socket.socket(fileno=fd)
-        except OSError:
-            os.close(fd)
-            continue
-        path = sock.getsockname() if sock.family == socket.AF_UNIX else None
-        listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        if sock.type == socket.SOCK_SEQPACKET and isinstance(path, str) and path and listening:
-            sock.setblocking(False)
-            if path in found and is_reached(sock, Path(path)):
-                found[path], sock = sock, found[path]
-            if path not in found:
-                found[path] = sock
-                continue
-        sock.close()
-    return found
 
 
 def _may_run_a_daemon(pid: int) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 import mpsguard
 from mpsguard.guard import config
-from mpsguard.guard.broker import public_directory
+from mpsguard.guard.broker import public_sockets
 from mpsguard.guard.broker.public_directory import PublicDirectoryError
 from mpsguard.guard.config import Config
 from mpsguard.guard.control_api.event_stream import EventStream
@@ -201,7 +201,7 @@ class Guard:
         lifelines = [fd for fd, name in handed_over.items() if name.startswith(held_lifelines.NAME)]
         kept = {fd: handed_over.pop(fd) for fd in lifelines}
         bundles = vault_service.take_bundles(handed_over)
-        given = public_directory.adopt_sockets(handed_over)
+        given = public_sockets.adopt_sockets(handed_over)
         api: Api[Guard] = Api(self, self._handlers, self.config.guard.run_directory)
         owners = own_paths.PathOwners(self.domains, api, self.http, self.vault)
         paths = own_paths.all_of(self.config.guard, owners, self._manager, self.events, lambda: self.journal)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.guard import config
-from mpsguard.guard.broker import public_directory
-from mpsguard.guard.broker.public_directory import MODES
+from mpsguard.guard.broker import public_directory, public_sockets
+from mpsguard.guard.broker.public_sockets import MODES
 from mpsguard.guard.config import Config, ConfigError
 from mpsguard.guard.dropin import pipe_directory as pipes
 from mpsguard.guard.dropin.keeper_log import KeeperLog
@@ -78,7 +78,7 @@ class HeldSockets:
                 # What cannot be made, the next guard says.
                 with suppress(OSError):
                     self._listen(path)
-                    public_directory.close(listener)
+                    public_sockets.close(listener)
 
     def close(self) -> None:
         """Close them; their files stay."""
@@ -88,7 +88,7 @@ class HeldSockets:
 
     def _listen(self, path: Path) -> None:
         with public_directory.make(path.parent) as made:
-            self._listeners[path] = public_directory.listen(made, path.name, MODES[path.name])
+            self._listeners[path] = public_sockets.listen(made, path.name)
 
 
 class Keeper:

@@ -11,7 +11,7 @@ import pytest
 
 from mpsguard.cli.diagnosis import domains, driver, machine, programs
 from mpsguard.cli.diagnosis.finding import Finding, Grade
-from mpsguard.guard.broker import public_directory
+from mpsguard.guard.broker import public_sockets
 from mpsguard.guard.config import DomainConfig
 from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.files.file_lock import FileLock
@@ -126,7 +126,7 @@ def test_a_guard_whose_lock_a_user_cannot_look_at_is_no_problem(open_way: Path) 
         command = [sys.executable, "-c", program, str(public)]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
-    with Directory.make(public, 0o711) as directory, public_directory.listen(directory, "control", 0o666) as listener:
+    with Directory.make(public, 0o711) as directory, public_sockets.listen(directory, "control") as listener:
         lock = FileLock.take(directory, "control_lock")
         assert grade() == "note"
         lock.close()
