@@ -57,7 +57,7 @@ class Admission:
         else:
             # The reader's deadline bounds this, regardless of the client.
             self._reading.add_done_callback(lambda done: self._enter(lane, _entries_of(done)))
-            self._clients.handed_over(self.key, self._reading)
+            self._clients.handed_over(self.key, self._reading, lane)
 
     def close(self) -> None:
         """Close the handle, unless the client is entered."""

@@ -121,8 +121,9 @@ class ClientTable:
         """Processes with a first connection in progress, with their user: they become clients if it succeeds."""
         self.entering_class: dict[ProcessKey, str] = {}
         """The service class of those among them that have one."""
-        self._handed_over: dict[ProcessKey, asyncio.Task[Told]] = {}
-        """New clients that have their socket, each with the reading of its entries: at its end it is entered."""
+        self._handed_over: dict[ProcessKey, tuple[asyncio.Task[Told], str]] = {}
+        """New clients that have their socket, each with the reading of its entries, and its lane: at the end of the
+        reading it is entered."""
         self._execs: ExecWatch | None = None
         self._reader = LoopReader()
 
@@ -161,9 +162,9 @@ class ClientTable:
         """Return the /proc entries of a process that is, or will be, a client; few if they cannot be read in time."""
         return await self._reader.tell(process.pid, uid, _VARIABLES)
 
-    def handed_over(self, process: ProcessKey, reading: asyncio.Task[Told]) -> None:
-        """Note a new client that has its socket and is entered when ``reading`` ends."""
-        self._handed_over[process] = reading
+    def handed_over(self, process: ProcessKey, reading: asyncio.Task[Told], lane: str) -> None:
+        """Note a new client that has its socket to a lane's server and is entered when ``reading`` ends."""
+        self._handed_over[process] = reading, lane
         reading.add_done_callback(lambda _: self._handed_over.pop(process, None))
 
     def not_entered(self) -> list[tuple[ProcessKey, int]]:
@@ -175,7 +176,7 @@ class ClientTable:
 
         Takes as long as reading its entries, `process_reader.DEADLINE` and patience for a reader at most.
         """
-        readings = [reading for process, reading in self._handed_over.items() if process in wanted]
+        readings = [reading for process, (reading, _) in self._handed_over.items() if process in wanted]
         if readings:
             await asyncio.wait(readings)
 
@@ -212,6 +213,11 @@ class ClientTable:
         """Return the client with this key; None if there is none, or it has ended."""
         known = self._alive.get(process)
         return None if known is None else known[0]
+
+    def lane_of(self, process: ProcessKey) -> str | None:
+        """Return the lane of a client, which may not be in the table yet; None if it is none, or has ended."""
+        known, coming = self._alive.get(process), self._handed_over.get(process)
+        return known[0].lane if known is not None else coming[1] if coming is not None else None
 
     def of_user(self, user: UserKey) -> int:
         """How many processes of a user are held, or about to be: each costs descriptors and a regular look."""

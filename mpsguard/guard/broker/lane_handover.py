@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from mpsguard.guard.broker.admission import Admission
 from mpsguard.guard.broker.class_admission import ClassAdmission
-from mpsguard.guard.broker.handshake import Introduction
+from mpsguard.guard.broker.handshake import Introduction, RefusedError
 from mpsguard.guard.broker.lane_router import LaneRouter
 from mpsguard.guard.broker.parking import Parking
 from mpsguard.guard.broker.relay import LaneGoneError, OtherGreetingError, Relay
@@ -161,6 +161,11 @@ class LaneHandover:
             # The lane may have come back with another driver version.
             lane.greeting = mps_protocol.check_greeting(word)
 
+        def captured() -> None:
+            if not self._router.may_have(client.admission.key, lane):
+                raise RefusedError("other_lane", f"it has come to another lane than {lane.spec.name} at the same time")
+            answered()
+
         def handed_over() -> None:
             attempt.handed_over()
             client.admission.enter(lane.spec.name)
@@ -175,7 +180,7 @@ class LaneHandover:
             relay = Relay(
                 client.front, back, client.introduction, expected, self._acknowledger, impersonate=self._impersonate
             )
-            await relay.run(greeted, answered, handed_over)
+            await relay.run(greeted, captured, handed_over)
 
     async def _relay_with(self, admission: Admission, lane: Lane, relay: _Relay, answered: Callable[[], None]) -> None:
         """Relay with levers set until the lane has answered; without them if they cannot be set.

@@ -29,6 +29,9 @@ class LaneRouter(Protocol):
     def for_client(self, process: ProcessKey, sender: Credentials, program: str | None) -> Lane:
         """Return the lane for a client: the lane that it is on, if it is on one."""
 
+    def may_have(self, process: ProcessKey, lane: Lane) -> bool:
+        """Return whether a process may have its socket to the server of a lane that was its own when it came there."""
+
     def connected(self, process: ProcessKey, lane: str) -> None:
         """Take note of a client that has its socket to the server of a lane."""
 
@@ -44,14 +47,18 @@ class _Router:
 
     def _home(self, process: ProcessKey) -> Lane | None:
         """Return the lane that a client is on: each of its contexts is a connection, and all belong on one lane."""
-        client = self._known.get(process)
-        return self._lanes.named(client.lane) if client is not None else None
+        lane = self._known.lane_of(process)
+        return self._lanes.named(lane) if lane is not None else None
 
     async def admit(self, admission: Admission) -> None:
         """See `LaneRouter`: every client may come, and a known one gets no more than when it came first."""
         client = self._known.get(admission.key)
         if client is not None:
             admission.levers, admission.service_class = self._seconds.levers_of(client), client.service_class
+
+    def may_have(self, process: ProcessKey, lane: Lane) -> bool:
+        """See `LaneRouter`: a process that comes to two directories at once is no client at either yet."""
+        return self._home(process) in (None, lane)
 
     def connected(self, process: ProcessKey, _: str) -> None:
         """See `LaneRouter`."""
@@ -138,6 +145,10 @@ class SecondLaneRouter:
     def for_client(self, process: ProcessKey, _: Credentials, __: str | None) -> Lane:
         """See `LaneRouter`. A client that has ended meanwhile goes anywhere."""
         return self._seconds.lane_of(process) or self.now()
+
+    def may_have(self, process: ProcessKey, lane: Lane) -> bool:
+        """See `LaneRouter`: it may have been asked to move meanwhile."""
+        return self._seconds.lane_of(process) in (None, lane)
 
     def connected(self, process: ProcessKey, lane: str) -> None:
         """See `LaneRouter`."""

@@ -33,6 +33,7 @@ RefusalReason = Literal[
     "second_driver",  # it may not connect a second driver (now)
     "unwatched",  # it cannot be watched, and the domain refuses such clients
     "unidentified",  # its start time could not be read in time
+    "other_lane",  # it has come to another lane at the same time
     "failed",  # the guard itself failed
 ]
 """Why the broker closed a connection."""

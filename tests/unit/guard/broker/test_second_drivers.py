@@ -17,8 +17,10 @@ import pytest
 from mpsguard.guard.broker.class_admission import levers_again
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.handshake import RefusedError
+from mpsguard.guard.broker.lane_router import SecondLaneRouter
 from mpsguard.guard.broker.second_decisions import refusal, repetition
 from mpsguard.guard.broker.second_drivers import SecondDrivers
+from mpsguard.guard.broker.second_places import Move
 from mpsguard.guard.config import DomainConfig, ServiceClass
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.lanes.lane_set import LaneSet
@@ -72,15 +74,15 @@ class Place:
         self.all_ahead = all_ahead
         self.culprits: set[ProcessKey] = set()
         self.innocents: dict[ProcessKey, float] = {}
+        self.lanes = LaneSet(cast("Any", [self.first, self.second]), path / "active")
         self.verdicts = Found(DomainConfig(), self.culprits, self.innocents)
         self.drivers = self.made()
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def made(self) -> SecondDrivers:
-        lanes = LaneSet(cast("Any", [self.first, self.second]), self.path / "active")
         return SecondDrivers(
             "d",
-            lanes,
+            self.lanes,
             self.table,
             self.path / "second.json",
             all_ahead=self.all_ahead,
@@ -351,3 +353,17 @@ def test_a_client_that_has_moved_has_the_share_that_it_moved_with_at_each_connec
     unlimited = cast("Any", SimpleNamespace(of=lambda _: None))
     classes = (ServiceClass(name="batch", sm_share=60.0),)
     assert levers_again(client, classes, of_program, unlimited).share == share
+
+
+def test_a_handshake_that_is_overtaken_by_a_request_to_move_gives_no_server_of_the_other_lane(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        router = SecondLaneRouter(place.lanes, place.drivers)
+        other = router.for_client(process, Credentials(process.pid, ALICE, ALICE), None)
+        assert router.may_have(process, other)
+        # Another share of the lane that it is on.
+        place.drivers.begin_move(process, Move("d-0", 30.0, 1))
+        assert not router.may_have(process, other)
+        assert router.may_have(process, place.lanes.active)
+
+    run(tmp_path, body)
