@@ -165,6 +165,10 @@ class SecondDrivers:
         lane = self._lanes.named(client.lane)
         return lane is not None and lane.report.state is LaneState.FAULT
 
+    def lost_at(self, client: Client) -> float | None:
+        """Return when the fault was seen that a client has lost its work by (CLOCK_MONOTONIC); None: it has not."""
+        return self._lost.get(client.process, time.monotonic()) if self.has_lost(client) else None
+
     def has_lost_second(self, process: ProcessKey) -> bool:
         """Return whether a client had a second driver on a lane that faulted before its own did."""
         return process in self._without

@@ -148,11 +148,11 @@ class SecondDriverWatch:
 
     def client_ended(self, client: Client) -> None:
         """Let go of a client that has ended."""
-        lost = self.drivers.may_be_refused(client)
+        lost_at = self.drivers.lost_at(client) if self.drivers.may_be_refused(client) else None
         before = self._repetitions.forget(client.process)
         self.moves.ended(client.process)
         if self._claims is not None:
-            self._claims.ended(client.process, partial(self._last_word, client, lost, before))
+            self._claims.ended(client.process, partial(self._last_word, client, lost_at, before))
         self.drivers.ended(client.process)
         self._domain.culprits.discard(client.process)
         self._domain.innocents.pop(client.process, None)
@@ -226,7 +226,7 @@ class SecondDriverWatch:
             return
         if claim.phase is ClaimPhase.GOING_OVER and self._claims is not None:
             self._claims.hurry(process)
-        self._repetitions.said(client, claim.repetition, lost=self.drivers.has_lost(client))
+        self._repetitions.said(client, claim.repetition, lost_at=self.drivers.lost_at(client))
         if claim.phase is ClaimPhase.WENT_OVER:
             self._went_over(process)
         elif claim.phase is ClaimPhase.MOVED:
@@ -235,9 +235,10 @@ class SecondDriverWatch:
             self._tell_refused(client, claim)
         self._prompted.set()
 
-    def _last_word(self, client: Client, lost: bool, before: RepetitionState, claim: SecondClaim) -> None:
+    def _last_word(self, client: Client, lost_at: float | None, before: RepetitionState, claim: SecondClaim) -> None:
         """A program may end sooner than it is looked at again, as one does that gets its error."""
-        self._repetitions.last(client, claim.repetition, before, lost=lost)
+        self._repetitions.last(client, claim.repetition, before, lost_at=lost_at)
+        lost = lost_at is not None
         if claim.phase is ClaimPhase.REFUSED and lost:
             self._tell_refused(client, claim)
         elif claim.phase is ClaimPhase.WENT_OVER and lost and client.second_lane is not None:

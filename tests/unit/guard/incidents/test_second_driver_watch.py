@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
 from mpsguard.guard.broker.second_claims import SecondClaims
@@ -124,12 +127,30 @@ def test_a_repetition_without_a_fault_is_none(tmp_path: Path) -> None:
     with_watch(tmp_path, body)
 
 
+def test_clients_that_say_one_after_another_that_they_repeat_are_not_believed_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(place: Place, watch: SecondDriverWatch, _: LaneSet, process: ProcessKey) -> None:
+        following = [place.client() for _ in range(4)]
+        watch.drivers.faulted("d-0")
+        began = time.monotonic()
+        for number, each in enumerate((process, *following)):
+            with monkeypatch.context() as later:
+                later.setattr(time, "monotonic", lambda at=began + 29.0 * number: at)
+                watch._claimed(each, REPEATS)
+                assert watch._domain.any_alone == (number < 4)
+        # What it says is evidence all the same.
+        assert len(outcomes(place)) == 5
+
+    with_watch(tmp_path, body)
+
+
 def test_the_last_word_of_a_client_that_has_ended_counts_once(tmp_path: Path) -> None:
     def body(place: Place, watch: SecondDriverWatch, _: LaneSet, process: ProcessKey) -> None:
         watch._claimed(process, REPEATS)
         client = place.now(process)
         before = watch._repetitions.forget(process)
-        watch._last_word(client, True, before, FAULTED)
+        watch._last_word(client, time.monotonic(), before, FAULTED)
         assert outcomes(place) == [None, "faulted"]
         assert watch._repetitions.forget(process) is RepetitionState.NONE
 
