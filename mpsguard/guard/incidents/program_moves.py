@@ -6,6 +6,7 @@ second driver connect, takes its word, and has the old lane let go of it.
 
 import asyncio
 import secrets
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
@@ -33,6 +34,8 @@ _WITHIN: Final = 60.0
 """Seconds for a program's answer: the connection of its second driver may wait for its lane."""
 _TAKEN_BACK_WITHIN: Final = 5.0
 """Seconds for its answer once the request is taken back: what it has begun, it finishes."""
+_LINE_WITHIN: Final = 300.0
+"""Seconds after which no further program of a user is asked: `mpsguard-ctl move` waits ten minutes for all."""
 _LET_GO_WITHIN: Final = 10.0
 """Seconds for the old lane's daemon."""
 _LOOKS: Final = 30
@@ -142,7 +145,7 @@ class ProgramMoves:
     async def drain(self, pids: Iterable[int], lane: str) -> tuple[tuple[int, ...], tuple[ProgramLeft, ...]]:
         """Move clients to a lane, one of each user after the other; return those that moved, and why others did not.
 
-        A user's programs that do not answer hold up no other user's.
+        A user's programs that do not answer hold up no other user's, and the answer for a few minutes at most.
         """
         lines: dict[UserKey | None, list[int]] = {}
         users = {client.process.pid: client.user for client in self._domain.clients.all()}
@@ -155,7 +158,11 @@ class ProgramMoves:
         return tuple(moved), tuple(left)
 
     async def _drain_line(self, pids: list[int], lane: str, moved: list[int], left: list[ProgramLeft]) -> None:
+        due = time.monotonic() + _LINE_WITHIN
         for pid in pids:
+            if time.monotonic() > due:
+                left.append(ProgramLeft(pid, f"process {pid}: not asked: its user's other programs took too long"))
+                continue
             try:
                 moved.append((await self.move(pid, lane, None, let_go=None)).pid)
             except MoveError as error:

@@ -174,3 +174,20 @@ def test_a_program_that_says_that_it_moved_and_did_not_is_not_being_moved(tmp_pa
             await moving.begin(process)
 
     run(tmp_path, body)
+
+
+def test_a_user_whose_programs_do_not_answer_holds_up_those_that_drain_a_lane_for_a_while_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_WITHIN", "_TAKEN_BACK_WITHIN"):
+        monkeypatch.setattr(f"mpsguard.guard.incidents.program_moves.{name}", 0.05)
+    monkeypatch.setattr("mpsguard.guard.incidents.program_moves._LINE_WITHIN", 0.08)
+
+    async def body(moving: Moving) -> None:
+        silent = [(await moving.client()).pid for _ in range(5)]
+        moved, left = await moving.watch.moves.drain(silent, "d-1")
+        assert moved == ()
+        assert [each.pid for each in left] == silent
+        assert ["not asked" in each.why for each in left] == [False, True, True, True, True]
+
+    run(tmp_path, body)
