@@ -1,11 +1,15 @@
-"""A process that comes to both lanes of a domain at once, before the guard knows it: it is a client of one lane."""
+"""Processes that come to both lanes of a domain: at once, before the guard knows them, and with a second driver."""
 
 import os
+import subprocess
+import time
 
 import pytest
 
+from tests.harness.guard_process import GuardProcess
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
-from tests.integration.sim.test_takeover import FailoverPair
+from tests.integration.sim.test_takeover import FailoverPair, working
 
 pytestmark = [
     pytest.mark.slow(seconds=30, reason="starts two lanes"),
@@ -50,6 +54,16 @@ for sock in socks:
 tell("came")
 signal.pause()
 """
+ASTRIDE = """
+first, second = CudaProcess(Path(PUBLIC)), CudaProcess(Path(PUBLIC) / "second")
+for driver in (first, second):
+    driver.init()
+    driver.create_context(1)
+tell("connected")
+os.read(0, 1)
+second.launch(0.0, "null")
+signal.pause()
+"""
 
 
 def test_a_process_that_comes_to_both_lanes_at_once_has_a_server_of_one() -> None:
@@ -64,3 +78,28 @@ def test_a_process_that_comes_to_both_lanes_at_once_has_a_server_of_one() -> Non
             came_to = [name for name, log in logs.items() if f"SIMULATED levers of {both.pid}: " in log.read_text()]
             assert came_to == [pair.lane_of(both)]
             both.close()
+
+
+def test_a_fault_in_a_second_driver_leaves_the_sessions_of_the_first_one_s_lane_alone() -> None:
+    """The driver's line names the process: were it taken for one of its own lane, both lanes' sessions would end."""
+    with FailoverPair(domain='multiuser = true\nsecond_driver = "hot"\n') as pair:
+        pair.process = GuardProcess(pair.config, pair.root, module="tests.integration.slurm.with_kernel_log")
+        fifo = pair.root / "kmsg"
+        os.mkfifo(fifo)
+        pair.environment["KERNEL_LOG"] = str(fifo)
+        with open(os.open(fifo, os.O_RDWR | os.O_CLOEXEC), "wb", buffering=0) as kernel_log:
+            pair.start()
+            first, second = working(pair)
+            astride = attack(pair, ASTRIDE, imports=IMPORTS, stdin=subprocess.PIPE)
+            astride.expect("connected")
+            wait_for("it is on both", lambda: [each for each in pair.clients() if each["second_lane"] == "default-1"])
+            xid = f"NVRM: Xid (PCI:0000:41:00): 31, pid={astride.pid}, name=x, Ch 00000008, intr 00000000. MMU Fault"
+            kernel_log.write(f"3,1,{int(time.monotonic() * 1e6)},-;{xid}\n".encode())
+            assert astride.process.stdin is not None
+            astride.process.stdin.write(b"x")
+            astride.process.stdin.flush()
+            # It waits, on the lane that was hit.
+            assert second.expect("fenced", "working", "died")["event"] == "fenced"
+            assert [told for told in pair.events("takeover") if told["data"]["lane"] == "default-0"] == []
+            assert first.process.poll() is None
+            assert pair.active() == "default-0"

@@ -14,6 +14,7 @@ from mpsguard.guard.evidence import Evidence, UvmFault, Xid
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.metrics.registry import Metrics
+from mpsguard.guard.model import Client
 from mpsguard.guard.remedies import takeover
 from mpsguard.guard.remedies.takeover import LaneView, SessionFailover
 from mpsguard.guard.sensors import kmod
@@ -184,13 +185,17 @@ class Failover:
 def view_of(domain: DomainView, lane: Lane) -> LaneView:
     """Return the facts about a lane that decisions need."""
     name = lane.spec.name
+    clients = [each for each in domain.clients.all() if each.lane == name and not domain.is_alone(each.process)]
     return LaneView(
         name=name,
         servers=frozenset(server.process.pid for server in lane.report.servers),
-        clients=frozenset(
-            client.process
-            for client in domain.clients.all()
-            if client.lane == name and not domain.is_alone(client.process)
-        ),
+        clients=frozenset(client.process for client in clients),
         gpus=domain.addresses,
+        astride=frozenset(client.process for client in clients if _is_astride(client)),
     )
+
+
+def _is_astride(client: Client) -> bool:
+    # One that went over has left a dead server behind, and one that moved a context, until the lane lists it no more.
+    other = client.second_lane or (client.lane_before if client.moved_at is not None else None)
+    return other is not None and other != client.lane

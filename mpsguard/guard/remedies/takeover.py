@@ -43,6 +43,8 @@ class LaneView(msgspec.Struct, frozen=True):
     clients: frozenset[ProcessKey]
     gpus: frozenset[str] | None
     """PCI addresses as in `Evidence.gpu`; None: any."""
+    astride: frozenset[ProcessKey] = frozenset()
+    """Clients among them that have a driver on another lane, too: a fault of theirs may be there."""
 
 
 class SessionFailover(msgspec.Struct, frozen=True):
@@ -139,12 +141,16 @@ def waiting(sessions: Iterable[SessionRecord]) -> frozenset[ProcessKey]:
 
 
 def _lane_of(process: ProcessKey | None, lanes: Sequence[LaneView]) -> str | None:
-    return next((lane.name for lane in lanes if process in lane.clients), None)
+    return next((lane.name for lane in lanes if process in lane.clients - lane.astride), None)
 
 
 def _lane_of_pid(pid: int, lanes: Sequence[LaneView]) -> str | None:
     return next(
-        (lane.name for lane in lanes if pid in lane.servers or any(client.pid == pid for client in lane.clients)),
+        (
+            lane.name
+            for lane in lanes
+            if pid in lane.servers or any(client.pid == pid for client in lane.clients - lane.astride)
+        ),
         None,
     )
 

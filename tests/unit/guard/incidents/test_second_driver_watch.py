@@ -12,12 +12,16 @@ import pytest
 
 from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
 from mpsguard.guard.broker.second_claims import SecondClaims
+from mpsguard.guard.broker.second_places import Move
 from mpsguard.guard.config import DomainConfig
+from mpsguard.guard.evidence import Evidence, Source, UvmFault, Xid
 from mpsguard.guard.incidents.domain_view import DomainView
+from mpsguard.guard.incidents.failover import view_of
 from mpsguard.guard.incidents.second_driver_watch import SecondDriverWatch
 from mpsguard.guard.lanes.lane_set import LaneSet
 from mpsguard.guard.metrics.registry import Metrics
 from mpsguard.guard.model import LaneState
+from mpsguard.guard.remedies import takeover
 from mpsguard.linux.identity import Credentials, ProcessKey
 from mpsguard.preload.second_claim import ClaimPhase, RepetitionState, SecondClaim
 from tests.unit.guard.broker.test_second_drivers import ALICE, Place
@@ -141,6 +145,38 @@ def test_clients_that_say_one_after_another_that_they_repeat_are_not_believed_fo
                 assert watch._domain.any_alone == (number < 4)
         # What it says is evidence all the same.
         assert len(outcomes(place)) == 5
+
+    with_watch(tmp_path, body)
+
+
+def test_which_lane_a_fault_hits_of_a_client_with_a_second_driver_is_left_to_the_lanes_own_signs(
+    tmp_path: Path,
+) -> None:
+    def body(_: Place, watch: SecondDriverWatch, lanes: LaneSet, process: ProcessKey) -> None:
+        fault = Evidence(
+            source=Source.UVM, observed_at=1.0, what=UvmFault(0, "write", "invalid PDE", True), process=process
+        )
+        line = Evidence(source=Source.KERNEL_LOG, observed_at=1.0, what=Xid(31, process.pid, ""))
+
+        def struck() -> list[str | None]:
+            views = [view_of(watch._domain, lane) for lane in lanes.all]
+            return [takeover.lost_lane(each, views, frozenset()) for each in (fault, line)]
+
+        # Else it would have the standbys of a healthy lane dismissed, by a fault where the writers are.
+        assert struck() == [None, None]
+        watch._claimed(process, WENT_OVER)
+        assert struck() == ["d-1", "d-1"]
+
+    with_watch(tmp_path, body)
+
+
+def test_a_fault_of_a_client_that_moved_strikes_no_lane_until_the_one_before_has_let_go_of_it(tmp_path: Path) -> None:
+    def body(_: Place, watch: SecondDriverWatch, lanes: LaneSet, process: ProcessKey) -> None:
+        watch.drivers.begin_move(process, Move("d-1"))
+        assert watch.drivers.moved(process) is not None
+        assert [view_of(watch._domain, lane).astride for lane in lanes.all] == [frozenset(), {process}]
+        watch.drivers.left(process)
+        assert [view_of(watch._domain, lane).astride for lane in lanes.all] == [frozenset(), frozenset()]
 
     with_watch(tmp_path, body)
 
