@@ -193,9 +193,15 @@ def test_a_guard_that_comes_after_the_fault_takes_it_up(lanes: Lanes, mode: str)
     lanes.kill()
     lanes.start()
     wait_for("it is adopted", lanes.clients)
-    client = lanes.of(program)
-    assert (client["lane"], client["lane_before"]) == ("default-1", "default-0")
+    # Where the one before had yet to write it down, by what the client says.
+    wait_for("its lanes are known", lambda: places(lanes, program) == ("default-1", "default-0"))
     wait_for("the old lane recovers", lambda: lanes.lanes()["default-0"] == "ACTIVE")
+
+
+def places(lanes: Lanes, program: Program) -> tuple[str, str | None]:
+    """The lane of a client, and the one before."""
+    client = lanes.of(program)
+    return client["lane"], client["lane_before"]
 
 
 def test_hot_second_drivers_count_once(lanes: Lanes) -> None:
