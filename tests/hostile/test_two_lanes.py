@@ -61,7 +61,8 @@ for driver in (first, second):
     driver.create_context(1)
 tell("connected")
 os.read(0, 1)
-second.launch(0.0, "null")
+second.launch(*((3600.0, "") if sys.argv[2] == "works" else (0.0, "null")))
+tell("launched")
 signal.pause()
 """
 
@@ -90,7 +91,7 @@ def test_a_fault_in_a_second_driver_leaves_the_sessions_of_the_first_one_s_lane_
         with open(os.open(fifo, os.O_RDWR | os.O_CLOEXEC), "wb", buffering=0) as kernel_log:
             pair.start()
             first, second = working(pair)
-            astride = attack(pair, ASTRIDE, imports=IMPORTS, stdin=subprocess.PIPE)
+            astride = attack(pair, ASTRIDE, "faults", imports=IMPORTS, stdin=subprocess.PIPE)
             astride.expect("connected")
             wait_for("it is on both", lambda: [each for each in pair.clients() if each["second_lane"] == "default-1"])
             xid = f"NVRM: Xid (PCI:0000:41:00): 31, pid={astride.pid}, name=x, Ch 00000008, intr 00000000. MMU Fault"
@@ -103,3 +104,32 @@ def test_a_fault_in_a_second_driver_leaves_the_sessions_of_the_first_one_s_lane_
             assert [told for told in pair.events("takeover") if told["data"]["lane"] == "default-0"] == []
             assert first.process.poll() is None
             assert pair.active() == "default-0"
+
+
+def test_a_client_with_work_in_its_second_driver_is_ended_on_both_lanes() -> None:
+    """A signal with a kernel in flight is a fault of all clients of that lane."""
+    with FailoverPair(domain='multiuser = true\nsecond_driver = "hot"\n') as pair:
+        pair.start()
+        first, second = working(pair)
+        astride = attack(pair, ASTRIDE, "works", imports=IMPORTS, stdin=subprocess.PIPE)
+        astride.expect("connected")
+        wait_for("it is on both", lambda: [each for each in pair.clients() if each["second_lane"] == "default-1"])
+        assert astride.process.stdin is not None
+        astride.process.stdin.write(b"x")
+        astride.process.stdin.flush()
+        astride.expect("launched")
+        assert pair.ctl("terminate", str(astride.pid), "--signal", "TERM", "--grace", "1").returncode == 0
+        assert astride.process.wait() != 0
+        logs = {name: pair.root / "log" / name / "control.log" for name in ("default-0", "default-1")}
+        assert all(
+            f"terminate_client {server} {astride.pid}" in logs[name].read_text() for name, server in servers(pair)
+        )
+        wait_for("it is gone", lambda: astride.pid not in {each["process"]["pid"] for each in pair.clients()})
+        # Its end by a signal is one; a fault of the other lane's server would be another.
+        assert [each["fault_class"] for each in pair.asked("incidents")["incidents"]] == ["process"]
+        assert [first.process.poll(), second.process.poll()] == [None, None]
+
+
+def servers(pair: FailoverPair) -> list[tuple[str, int]]:
+    """The server of each lane."""
+    return [(lane["name"], each["process"]["pid"]) for lane in pair.asked("lanes")["lanes"] for each in lane["servers"]]

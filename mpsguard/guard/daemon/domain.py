@@ -177,10 +177,6 @@ class Domain:
         """Whether the service manager holds the public sockets, so that clients wait while no guard runs."""
         return self.endpoints[0].directory.held
 
-    def lane_of(self, process: ProcessKey) -> Lane:
-        """See `DomainView.lane_of`."""
-        return self.view.lane_of(process)
-
     def open(self, given: dict[str, socket.socket]) -> None:
         """Take the public directories; sockets of ours that were handed over are taken out of ``given``.
 

@@ -69,3 +69,10 @@ class DomainView:
         """Return the lane that a client is on; the active one for a process that is no client."""
         client = self.clients.get(process)
         return (client is not None and self.lanes.named(client.lane)) or self.lanes.active
+
+    def lanes_of(self, process: ProcessKey) -> tuple[Lane, ...]:
+        """Return the lanes on which a client may have work: its own, and that of its second driver."""
+        client = self.clients.get(process)
+        second = self.lanes.named(client.second_lane) if client is not None and client.second_lane is not None else None
+        own = self.lane_of(process)
+        return (own,) if second is None or second is own else (own, second)

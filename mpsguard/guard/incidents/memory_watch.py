@@ -229,7 +229,7 @@ class MemoryWatch:
         plan = TerminationPlan(domain.settings.policy.command_deadline, signal.SIGTERM, GRACE)
         try:
             with held as client:
-                result = await termination.terminate(domain.lane_of(process), client, plan)
+                result = await termination.terminate(domain.lanes_of(process), client, plan)
         finally:
             watched.ends_again = time.monotonic() + backoff(watched.attempts, *_AGAIN)
             watched.attempts += 1

@@ -342,7 +342,7 @@ class ProgramMoves:
             with handle:
                 # On the same lane, it would end both of its contexts.
                 if let_go is not False and now.lane_before is not None:
-                    end = await termination.end_work(lane, handle, _LET_GO_WITHIN)
+                    end = await termination.end_work((lane,), handle, _LET_GO_WITHIN)
                     if end.work not in (Work.ENDED, Work.NONE, Work.GONE):
                         return end.answer
         finally:

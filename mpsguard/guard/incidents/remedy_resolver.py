@@ -18,7 +18,7 @@ from mpsguard.linux.processes import procfs
 def remedies_of(domain: DomainView) -> Mapping[RemedyName, Remedy]:
     """Return all remedies, for one domain."""
     remedies: Final[tuple[Remedy, ...]] = (
-        Terminate(domain.lane_of, domain.clients.handle, domain.settings.policy.command_deadline),
+        Terminate(domain.lanes_of, domain.clients.handle, domain.settings.policy.command_deadline),
     )
     return {remedy.name: remedy for remedy in remedies}
 

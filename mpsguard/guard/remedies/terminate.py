@@ -1,7 +1,7 @@
 """The remedy `terminate`: ends the culprit, without harm to the other clients of its lane."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mpsguard.guard.config import RemedyName
@@ -22,18 +22,18 @@ class Terminate:
 
     def __init__(
         self,
-        lane_of: Callable[[ProcessKey], TerminationLane],
+        lanes_of: Callable[[ProcessKey], Sequence[TerminationLane]],
         held: Callable[[ProcessKey], ProcessHandle | None],
         answer_within: float,
     ) -> None:
         """Create it.
 
         Args:
-            lane_of: returns the lane of a client.
+            lanes_of: returns the lanes on which a client may have work.
             held: returns a handle of a client, which the caller closes; None if it has ended.
             answer_within: seconds for the lane's control daemon to answer.
         """
-        self._lane_of = lane_of
+        self._lanes_of = lanes_of
         self._held = held
         self._answer_within = answer_within
 
@@ -55,7 +55,7 @@ class Terminate:
             return NotNeeded(f"process {case.culprit.pid} has ended")
         plan = TerminationPlan(self._answer_within, signal.SIGTERM, case.step.grace)
         with held as culprit:
-            result = await termination.terminate(self._lane_of(case.culprit), culprit, plan)
+            result = await termination.terminate(self._lanes_of(case.culprit), culprit, plan)
         end = result.end
         if end.work in (Work.NONE, Work.GONE):
             return NotNeeded(f"process {result.pid}: {end.answer}")

@@ -8,12 +8,16 @@ A process that is stopped (SIGSTOP, a debugger) is left out of the first step: t
 go of its context, and waits for it with all its other clients (seen there: their kernels stood still for 3 s, until the
 process was killed). If it is to end, it is killed at once: its lifeline keeps what its kernels need.
 
+A client with a second driver may have work on two lanes: it is ended on each, and the process is signalled when neither
+has any. A kernel that ran on the other lane would end the clients there.
+
 The process is held by a pidfd throughout, and signalled through it. The vendor's command takes bare pids only, so it is
 checked right before the command that the process still lives.
 """
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -22,6 +26,7 @@ from mpsguard.guard.lanes.command import Command, CommandFailedError, CommandRep
 from mpsguard.guard.model import KILLED_WITHIN, SEEN_WITHIN, Work
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.procfs import printable
+from mpsguard.linux.tasks import beside
 
 
 class TerminationLane(Protocol):
@@ -87,12 +92,12 @@ class Termination(msgspec.Struct, frozen=True):
         return kind, data
 
 
-async def terminate(lane: TerminationLane, client: ProcessHandle, plan: TerminationPlan) -> Termination:
-    """End a client according to ``plan``, within the plan's deadlines.
+async def terminate(lanes: Sequence[TerminationLane], client: ProcessHandle, plan: TerminationPlan) -> Termination:
+    """End a client according to ``plan``, within the plan's deadlines; ``lanes``: those on which it may have work.
 
     Failures of the daemon or the process are part of the result. After a cancellation, no further signal is sent.
     """
-    end = await end_work(lane, client, plan.answer_within)
+    end = await end_work(lanes, client, plan.answer_within)
     sent: list[str] = []
     if plan.kills() and end.work.in_flight and client.stopped():
         sent = await _end_process(client, signal.SIGKILL, None)
@@ -101,8 +106,18 @@ async def terminate(lane: TerminationLane, client: ProcessHandle, plan: Terminat
     return Termination(client.key.pid, end, tuple(sent), not client.alive())
 
 
-async def end_work(lane: TerminationLane, client: ProcessHandle, within: float) -> WorkEnd:
-    """End a client's GPU work, and leave its process alone. Takes at most ``within`` seconds."""
+async def end_work(lanes: Sequence[TerminationLane], client: ProcessHandle, within: float) -> WorkEnd:
+    """End a client's GPU work on these lanes, and leave its process alone. Takes at most ``within`` seconds."""
+    async with beside(*(_end_on(lane, client, within) for lane in lanes)) as ending:
+        return of_all([await each for each in ending])
+
+
+def of_all(ends: Sequence[WorkEnd]) -> WorkEnd:
+    """Return the one of several lanes that says how it stands with a client: work that may run on any runs. Pure."""
+    return min(ends, key=lambda end: (end.work is not Work.GONE, not end.work.in_flight, end.work is not Work.ENDED))
+
+
+async def _end_on(lane: TerminationLane, client: ProcessHandle, within: float) -> WorkEnd:
     loop = asyncio.get_running_loop()
     due = loop.time() + within
     pid = client.key.pid

@@ -189,7 +189,7 @@ class UnhurriedLane(ScriptedLane):
 async def terminating(place: Place) -> Scenery:
     lane = UnhurriedLane({place.pid: 1}, ("0",))
     with ProcessHandle.open(place.pid) as client:
-        yield terminate(lane, client, TerminationPlan(5.0))
+        yield terminate((lane,), client, TerminationPlan(5.0))
         assert client.alive()
 
 

@@ -104,8 +104,8 @@ async def _terminate(guard: Guard, arguments: TerminateArguments) -> TerminateRe
     try:
         # Held before the work ends: the signal must not reach a successor of the pid.
         with await _hold(guard, domains, arguments.pid) as client:
-            domain, lane = await _where(client, domains)
-            result = await termination.terminate(lane, client, plan)
+            domain, lanes = await _where(client, domains)
+            result = await termination.terminate(lanes, client, plan)
             kind, data = result.event()
             guard.events.publish(kind, domain.name, **data)
             return _outcome(result)
@@ -121,15 +121,15 @@ async def _hold(guard: Guard, domains: Sequence[Domain], pid: int) -> ProcessHan
     return next((handle for handle in known if handle is not None), None) or await guard.stats.hold(pid)
 
 
-async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> tuple[Domain, Lane]:
-    """Return the process's domain: as the guard knows, or a server says. No other process is ever signalled."""
+async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> tuple[Domain, tuple[Lane, ...]]:
+    """Return the process's domain and lanes: as the guard knows, or servers say. No other process is ever signalled."""
     for domain in domains:
         if domain.clients.get(client.key) is not None:
-            return domain, domain.lane_of(client.key)
+            return domain, domain.view.lanes_of(client.key)
     for domain in domains:
-        for lane in domain.lanes.all:
-            if client.key.pid in await lane.clients() and client.alive():
-                return domain, lane
+        lanes = [lane for lane in domain.lanes.all if client.key.pid in await lane.clients()]
+        if lanes and client.alive():
+            return domain, tuple(lanes)
     raise RequestError("failed", f"process {client.key.pid} is no client of any lane")
 
 
@@ -192,12 +192,13 @@ async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, 
     handle = domain.clients.handle(client.process)
     if handle is None:
         return WorkEnded(named, Work.GONE, "the process has ended")
-    lane = domain.lane_of(client.process)
+    lanes = domain.view.lanes_of(client.process)
     with handle:
-        if domain.lanes.has_lost_its_work(client.process, lane):
+        working = [lane for lane in lanes if not domain.lanes.has_lost_its_work(client.process, lane)]
+        if not working:
             # Its server would answer only when it has let go of all its clients, which this one keeps it from.
             return WorkEnded(named, Work.NONE, "its lane has faulted, and its work has ended with it")
-        end = await termination.end_work(lane, handle, within)
+        end = await termination.end_work(working, handle, within)
     if end.work not in (Work.NONE, Work.GONE):
         guard.events.publish(
             "client_terminated" if end.work is Work.ENDED else "client_not_terminated",

@@ -30,7 +30,7 @@ def run(lane: ScriptedLane, plan: TerminationPlan, program: str = OBEDIENT) -> t
     """What came of it, and how the process ended; None if it lives."""
     with living(program) as (process, handle):
         lane.listed = {process.pid: SERVER, **lane.listed}
-        result = asyncio.run(asyncio.wait_for(terminate(lane, handle, plan), 30))
+        result = asyncio.run(asyncio.wait_for(terminate((lane,), handle, plan), 30))
         assert result.pid == process.pid
         assert result.ended == (not handle.alive())
         return result, process.wait(30) if result.ended else None
@@ -76,6 +76,36 @@ def test_work_that_may_go_on_keeps_its_process_unless_forced(lane: ScriptedLane,
     assert (forced.signals, status) == (("SIGKILL",), -signal.SIGKILL)
 
 
+@pytest.mark.parametrize(
+    ("second", "work", "signals"),
+    [
+        (("0",), Work.ENDED, ("SIGTERM",)),
+        (("201",), Work.REFUSED, ()),
+        (CommandFailedError("broke off"), Work.UNKNOWN, ()),
+    ],
+)
+def test_work_on_two_lanes_ends_on_both_before_the_process(
+    second: tuple[str, ...] | Exception, work: Work, signals: tuple[str, ...]
+) -> None:
+    with living(OBEDIENT) as (process, handle):
+        lanes = [ScriptedLane({process.pid: SERVER}, ("0",)), ScriptedLane({process.pid: SERVER + 1}, second)]
+        for order in (lanes, lanes[::-1]):
+            result = asyncio.run(asyncio.wait_for(terminate(order, handle, TerminationPlan(20)), 30))
+            assert result.end.work == work
+        result = asyncio.run(asyncio.wait_for(terminate(lanes, handle, TerminationPlan(20, TERM, grace=20)), 30))
+        assert (result.end.work, result.signals) == (work, signals)
+        assert [len(lane.asked) for lane in lanes] == [3, 3]
+
+
+def test_a_lane_that_does_not_list_a_process_does_not_stand_for_the_other_one() -> None:
+    """As the lane that it worked on: a fault has ended the server there."""
+    with living(OBEDIENT) as (process, handle):
+        lanes = [ScriptedLane({}, ("201",)), ScriptedLane({process.pid: SERVER}, ("0",))]
+        result = asyncio.run(asyncio.wait_for(terminate(lanes, handle, TerminationPlan(20, TERM)), 30))
+        assert (result.end.work, result.end.server, result.signals) == (Work.ENDED, SERVER, ("SIGTERM",))
+        assert lanes[0].asked == []
+
+
 def test_a_process_that_no_server_lists_is_left_alone() -> None:
     class Elsewhere(ScriptedLane):
         async def clients(self) -> dict[int, int]:
@@ -92,7 +122,7 @@ def test_a_process_that_has_ended_is_not_asked_for() -> None:
         process.kill()
         process.wait()
         lane = ScriptedLane({process.pid: SERVER}, ("0",))
-        result = asyncio.run(terminate(lane, handle, TerminationPlan(5, TERM, force=True)))
+        result = asyncio.run(terminate((lane,), handle, TerminationPlan(5, TERM, force=True)))
     assert (result.end.work, result.ended, result.signals, lane.asked) == (Work.GONE, True, (), [])
 
 
@@ -106,7 +136,7 @@ def test_the_work_of_a_stopped_process_is_not_waited_for() -> None:
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         lane = ScriptedLane({process.pid: SERVER}, ("0",))
-        result = asyncio.run(asyncio.wait_for(terminate(lane, handle, TerminationPlan(20, TERM)), 30))
+        result = asyncio.run(asyncio.wait_for(terminate((lane,), handle, TerminationPlan(20, TERM)), 30))
         assert (result.end.work, lane.asked, result.signals, result.done()) == (Work.STOPPED, [], (), False)
 
 
@@ -116,6 +146,6 @@ def test_a_stopped_process_that_is_to_end_is_killed_at_once() -> None:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         lane = ScriptedLane({process.pid: SERVER}, ("0",))
         plan = TerminationPlan(20, TERM, grace=20)
-        result = asyncio.run(asyncio.wait_for(terminate(lane, handle, plan), 30))
+        result = asyncio.run(asyncio.wait_for(terminate((lane,), handle, plan), 30))
         assert (lane.asked, result.signals, result.done()) == ([], ("SIGKILL",), True)
         assert process.wait(30) == -signal.SIGKILL
