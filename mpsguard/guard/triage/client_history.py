@@ -57,11 +57,12 @@ class ClientHistory:
 
     def __init__(self, evidence: Iterable[Evidence] = ()) -> None:
         self._stays: dict[ProcessKey, ClientStay] = {}
-        self._second: dict[ProcessKey, tuple[float, str]] = {}
-        """When a second driver came, and to which lane."""
-        self._went_over: dict[ProcessKey, float] = {}
-        self._second_stays: dict[ProcessKey, ClientStay] = {}
-        """The stays on the lanes of second drivers."""
+        self._arrivals: dict[ProcessKey, set[tuple[float, str]]] = {}
+        """When a client's further drivers came, and to which lanes."""
+        self._went_over: dict[ProcessKey, set[tuple[float, str, str]]] = {}
+        """When a client went over, from which lane, and to which."""
+        self._further_stays: dict[ProcessKey, dict[str, ClientStay]] = {}
+        """The stays on other lanes than a client's first."""
         self._ended: dict[ProcessKey, tuple[float, bool]] = {}
         """Ends of processes with an arrival that is not known (yet)."""
         self._by_pid: dict[int, dict[ProcessKey, None]] = {}
@@ -122,9 +123,9 @@ class ClientHistory:
             self._serves(what.server, what.lane)
 
     def _add_second(self, process: ProcessKey, what: SecondDriverCame | WentOver, at: float) -> None:
-        self._second[process] = min((at, what.lane), self._second.get(process, (at, what.lane)))
+        self._arrivals.setdefault(process, set()).add((at, what.lane))
         if isinstance(what, WentOver):
-            self._went_over[process] = min(at, self._went_over.get(process, at))
+            self._went_over.setdefault(process, set()).add((at, what.was, what.lane))
         known = self._stays.get(process)
         if known is not None:
             self._put_stay(known)
@@ -133,13 +134,12 @@ class ClientHistory:
         """Remove a client that has ended, and about which no more evidence is expected."""
         stay = self._stays.pop(process, None)
         self._ended.pop(process, None)
-        self._second.pop(process, None)
+        self._arrivals.pop(process, None)
         self._went_over.pop(process, None)
         self.repetitions.forget(process)
         if stay is None:
             return
-        second = self._second_stays.pop(process, None)
-        for each in (stay,) if second is None else (stay, second):
+        for each in (stay, *self._further_stays.pop(process, {}).values()):
             lane = self._lanes[each.lane]
             lane.forget(process)
             ended, reset = each.ended, lane.reset_before(inf)
@@ -155,19 +155,25 @@ class ClientHistory:
         """Return the presence of a client, by its identity: where its work is, or was at a time."""
         if process is None:
             return None
-        own, second = self._stays.get(process), self._second_stays.get(process)
-        if own is None or second is None or own.left is None:
-            return own
-        return own if at is not None and at <= own.left else second
+        own = self._stays.get(process)
+        if own is None:
+            return None
+        lane = own.lane
+        for left, _, to in sorted(self._went_over.get(process, ())):
+            if at is None or at > left:
+                lane = to
+        return self._further_stays.get(process, {}).get(lane, own)
 
     def lanes_of(self, process: ProcessKey, at: float) -> frozenset[str]:
         """Return the lanes that a client was on at a time: two of one with a second driver."""
-        stays = (self._stays.get(process), self._second_stays.get(process))
-        return frozenset(stay.lane for stay in stays if stay is not None and stay.was_there(at))
+        own = self._stays.get(process)
+        stays = (own, *self._further_stays.get(process, {}).values()) if own is not None else ()
+        return frozenset(stay.lane for stay in stays if stay.was_there(at))
 
     def all(self) -> tuple[ClientStay, ...]:
         """Return the presences of all clients, in the order of their identities; two of one with a second driver."""
-        return tuple(sorted([*self._stays.values(), *self._second_stays.values()], key=lambda stay: stay.process))
+        further = [stay for stays in self._further_stays.values() for stay in stays.values()]
+        return tuple(sorted([*self._stays.values(), *further], key=lambda stay: stay.process))
 
     def told_to_end(self, server: int, lane: str | None) -> bool:
         """Return whether the guard told a server of a lane to end."""
@@ -288,22 +294,35 @@ class ClientHistory:
     def _lane(self, name: str) -> LaneHistory:
         return self._lanes.setdefault(name, LaneHistory())
 
+    def _left(self, process: ProcessKey, lane: str) -> float | None:
+        """Return when a client went over from a lane for good; None if it did not, or has come back.
+
+        Between the two it counts as one that is there: a client more accuses none.
+        """
+        left = max((at for at, was, _ in self._went_over.get(process, ()) if was == lane), default=None)
+        back = left is not None and any(to == lane and at > left for at, to in self._arrivals.get(process, ()))
+        return None if back else left
+
     def _put_stay(self, stay: ClientStay) -> None:
-        """Enter a client's own stay, and that of its second driver if it has one."""
+        """Enter a client's own stay, and those of its further drivers."""
         process = stay.process
-        for before in (self._stays.get(process), self._second_stays.pop(process, None)):
-            if before is not None:
-                self._lanes[before.lane].drop(process)
-        at, lane = self._second.get(process, (0.0, stay.lane))
-        left = self._went_over.get(process) if lane != stay.lane else None
-        stay = msgspec.structs.replace(stay, left=left)
-        self._stays[process] = stay
-        self._lane(stay.lane).put(stay)
-        if lane != stay.lane:
-            spare = float("inf") if left is None else left
+        before = self._stays.get(process)
+        for each in (*(() if before is None else (before,)), *self._further_stays.pop(process, {}).values()):
+            self._lanes[each.lane].drop(process)
+        self._stays[process] = own = msgspec.structs.replace(stay, left=self._left(process, stay.lane))
+        self._lane(own.lane).put(own)
+        further = {lane for _, lane in self._arrivals.get(process, ()) if lane != own.lane}
+        for lane in sorted(further):
+            arrived = min(at for at, to in self._arrivals[process] if to == lane)
             second = msgspec.structs.replace(
-                stay, lane=lane, arrived=max(at, stay.arrived), left=None, spare_until=spare
+                own,
+                lane=lane,
+                arrived=max(arrived, own.arrived),
+                left=self._left(process, lane),
+                spare_until=min(
+                    (at for at, _, to in self._went_over.get(process, ()) if to == lane), default=float("inf")
+                ),
             )
-            self._second_stays[process] = second
+            self._further_stays.setdefault(process, {})[lane] = second
             self._lane(lane).put(second)
         self._by_pid.setdefault(process.pid, {})[process] = None

@@ -6,6 +6,7 @@ import pytest
 
 from mpsguard.guard.evidence import Evidence, SecondDriverCame, ServerEnding, ServerSays, Source, Trust, WentOver
 from mpsguard.guard.incident import Confidence, FaultClass, Ground
+from mpsguard.guard.triage.client_history import ClientHistory
 from mpsguard.guard.triage.verdict import triage
 from mpsguard.linux.identity import ProcessKey
 from tests.unit.guard.triage.test_verdict import (
@@ -49,6 +50,29 @@ def test_a_victim_that_went_over_has_survived_in_whatever_order_that_is_heard(se
     assert (incident.lane, pids(incident.victims), pids(incident.survived)) == ("default-0", {B.pid}, {A.pid})
     # It may have been the culprit all the same: what it says is no proof of anything.
     assert pids(incident.candidates) == {A.pid, B.pid}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_client_that_came_back_is_where_it_is(seed: int) -> None:
+    """Or its lane's only other client would be accused of what it does there."""
+    evidence = [
+        *(came(A), second(A, 20.2), went(A, 20.4)),
+        *(second(A, 40.0, "default-0"), went(A, 40.5, "default-0", "default-1")),
+        *(second(A, 60.0), went(A, 60.5)),
+    ]
+    random.Random(seed).shuffle(evidence)
+    there, whole = ClientHistory(each for each in evidence if evidence_at(each) < 50), ClientHistory(evidence)
+    where = [(stay.lane if (stay := whole.stay(A, at)) else None) for at in (10.0, 30.0, 50.0, 70.0)]
+    assert where == ["default-0", "default-1", "default-0", "default-1"]
+    assert there.lanes_of(A, 50.0) == frozenset({"default-0"})
+    assert whole.lanes_of(A, 70.0) == frozenset({"default-1"})
+    assert [stay.process for stay in there.present(50.0, "default-0")] == [A]
+    # As it says itself, until the server that it left is gone.
+    assert [stay.process for stay in there.present(50.0, "default-1")] == [A]
+
+
+def evidence_at(evidence: Evidence) -> float:
+    return evidence.observed_at
 
 
 def test_a_hot_second_driver_survives_likewise() -> None:
