@@ -33,6 +33,7 @@ class SimulatedSecondDriver:
         self._memory_mib = memory_mib
         self._sequence = 0
         self._repetition = RepetitionState.NONE
+        self._times = 0
         self._table = os.memfd_create(zone_table.NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._table, zone_table.HEADER_BYTES + _SLOTS * zone_table.SLOT.size)
         fcntl.fcntl(self._table, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -57,6 +58,8 @@ class SimulatedSecondDriver:
 
     def repeat_alone(self, *, faults: bool) -> None:
         """Say that work in flight is done again outside of MPS, and what becomes of it; after a fault it is refused."""
+        self._repetition = RepetitionState.NONE
+        self._say(ClaimPhase.GOING_OVER, "")
         self._repetition = RepetitionState.UNDER_WAY
         self._say(ClaimPhase.GOING_OVER, "")
         time.sleep(_REPETITION_S)
@@ -73,8 +76,7 @@ class SimulatedSecondDriver:
             except CudaFailureError:
                 self._reason = "second_failed"
             else:
-                self._say(ClaimPhase.WENT_OVER, "")
-                self._reason = "second_fault"
+                self._go_on(ClaimPhase.WENT_OVER)
                 return cuda
         self._say(ClaimPhase.REFUSED, self._reason)
         raise CudaFailureError(CudaError.LAUNCH_FAILED)
@@ -92,9 +94,15 @@ class SimulatedSecondDriver:
         except CudaFailureError:
             self._answer(MoveState(number, MoveAnswer.FAILED, reason="second_failed"))
             return None
-        self._say(ClaimPhase.MOVED, "")
+        self._go_on(ClaimPhase.MOVED)
         self._answer(MoveState(number, MoveAnswer.MOVED, time.monotonic() - begin, 0.001))
         return cuda
+
+    def _go_on(self, phase: ClaimPhase) -> None:
+        """Say that another driver is at hand: the next one is made at a fault."""
+        self._cuda = None
+        self._times += 1
+        self._say(phase, self._reason)
 
     def _asked_now(self) -> tuple[int, int]:
         """Return the number of the guard's request, and its share in hundredths; zeros for none."""
@@ -121,5 +129,5 @@ class SimulatedSecondDriver:
 
     def _say(self, phase: ClaimPhase, reason: str) -> None:
         self._sequence += 2
-        claim = SecondClaim(phase, self._mode, reason, self._repetition)
+        claim = SecondClaim(phase, self._mode, reason, self._repetition, self._times)
         os.pwrite(self._table, second_claim.encode(claim, self._sequence), second_claim.AT)

@@ -38,7 +38,6 @@
     X(ipc_exported)     /* handles given by cuIpcGetMemHandle for memory of ours */                            \
     X(ipc_imported)     /* memory of another process under the preload mapped by cuIpcOpenMemHandle */         \
     X(snapshot_exported) /* regions handed to a process that takes a snapshot */                               \
-    X(plain_taken_over) /* after a takeover by the second driver there are no zones */                         \
     X(unopened)         /* regions that could not be opened to a device that came later */
 
 typedef enum {

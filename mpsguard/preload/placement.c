@@ -8,7 +8,6 @@
 #include "devices.h"
 #include "lookup.h"
 #include "region.h"
-#include "second/takeover.h"
 #include "registry.h"
 #include "slab.h"
 #include "streams.h"
@@ -93,7 +92,6 @@ static bool is_plain_caller(const process *p, const void *caller) {
 }
 
 counter placement_objection(process *p, const mg_driver *d, const context_entry *c, uint64_t size, const void *caller) {
-    if (takeover_happened()) return COUNT_plain_taken_over;
     if (!devices_allow(p, d, c->device)) return COUNT_plain_devices;
     if (size <= SLAB_MOST && (!p->set.slabs || p->set.alignment > SLAB_ALIGNMENT_MOST)) return COUNT_plain_small;
     if (is_plain_caller(p, caller)) return COUNT_plain_caller;

@@ -7,6 +7,7 @@
 
 #include "pools.h"
 #include "registry.h"
+#include "second/takeover_state.h"
 
 #define MIB ((uint64_t)1 << 20)
 // Left to the program and the driver whatever is armed.
@@ -121,8 +122,10 @@ static region *new_addresses(process *p, const mg_driver *d, mg_device device, u
     pthread_mutex_lock(&p->lock);
     const uint64_t left = allowed > p->armed ? allowed - p->armed : 0;
     pthread_mutex_unlock(&p->lock);
-    const uint64_t front = p->set.front ? layout_zone(p->set.front, left, unit) : 0;
-    const uint64_t back = layout_zone(p->set.back, left, unit);
+    // Another copy of the driver does not know of what is armed with the first one. What is beside its memory is memory, or nothing.
+    const bool bare = takeover_happened();
+    const uint64_t front = p->set.front && !bare ? layout_zone(p->set.front, left, unit) : 0;
+    const uint64_t back = bare ? 0 : layout_zone(p->set.back, left, unit);
     region *const r = calloc(1, sizeof *r);
     *why = COUNT_plain_memory;
     if (r == NULL) return NULL;
@@ -141,7 +144,7 @@ static region *new_addresses(process *p, const mg_driver *d, mg_device device, u
     r->reserved = true;
     pthread_mutex_lock(&p->lock);
     // Looked at again: another thread may have armed meanwhile.
-    const bool done = p->armed + front + back <= allowed && arm(p, r);
+    const bool done = bare || (p->armed + front + back <= allowed && arm(p, r));
     pthread_mutex_unlock(&p->lock);
     if (done) return r;
     region_unmake(p, d, r);

@@ -81,7 +81,6 @@ COUNTERS: Final = (
     "ipc_exported",
     "ipc_imported",
     "snapshot_exported",
-    "plain_taken_over",
     "unopened",
 )
 """In the order of mpsguard/preload/counters.h, which says what they count."""

@@ -156,4 +156,9 @@ class SecondLaneRouter:
 
     def answer(self, command: str, pid: int) -> str | None:
         """See `LaneRouter`."""
-        return self._seconds.repetition(pid) if command.split() == [mps_protocol.REPETITION_COMMAND] else None
+        match command.split():
+            case [mps_protocol.REPETITION_COMMAND]:
+                return self._seconds.repetition(pid)
+            case [mps_protocol.SECOND_LANE_COMMAND]:
+                return self._seconds.readiness(pid)
+        return None

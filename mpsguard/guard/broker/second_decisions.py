@@ -10,26 +10,32 @@ BESIDE: Final = "beside"
 """It does it on the other lane."""
 REFUSED: Final = "refused"
 """It does not do it."""
+READY: Final = "ready"
+"""It may make its next driver ready."""
+NOT_READY: Final = "wait"
+"""The lane of that takes no clients now, or the process may not."""
 _SAME_FAULT: Final = 2.0
 """Seconds by which a fault is seen later on its lane than triage has it begin."""
 
 
-def refusal(client: Client | None, *, lost: bool, ahead: bool, culprit: bool) -> str:
-    """Return why a process may not connect a second driver; "" if it may. Pure.
+def refusal(client: Client | None, *, lost: bool, ahead: bool, culprit: bool, begins: bool) -> str:
+    """Return why a process may not connect another driver; "" if it may. Pure.
 
     Args:
         client: the process, as a client of this domain; None if it is none.
         lost: whether the lane that its work is on has faulted under it.
         ahead: whether its user may connect second drivers before that.
         culprit: whether it is proven to have caused a fault: it would only repeat that on the other lane.
+        begins: whether the driver is one that the guard has not passed on yet.
     """
     if client is None:
         return "the process is no client of this domain: a second driver needs a first one"
     if culprit:
         return "it is proven to have caused a fault, and would repeat it on the other lane"
-    if client.went_over_at is not None or client.moved_at is not None:
-        return f"it has gone over once, and {client.lane} has faulted, too" if lost else ""
-    if client.second_lane is None and not lost and not ahead:
+    if not begins:
+        on = client.second_lane or client.lane
+        return f"{on} has faulted under it" if lost and client.second_lane is None else ""
+    if not lost and not ahead:
         return f"its lane {client.lane} has not faulted (second_driver: see docs/reference/configuration.md)"
     return ""
 

@@ -1,3 +1,4 @@
+# long: it owns on which lanes the drivers of each client are, and what each of their words means for that
 """Second drivers: clients that another driver in the same process takes over from a lane that has faulted.
 
 A client's second driver connects to the domain's directory ``second``. So the kernel says which connection is one: a
@@ -10,7 +11,7 @@ passed its second driver on.
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -19,9 +20,10 @@ import msgspec
 
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.handshake import RefusedError
-from mpsguard.guard.broker.second_decisions import ALONE, BESIDE, refusal, repetition
+from mpsguard.guard.broker.second_decisions import ALONE, BESIDE, NOT_READY, READY, refusal, repetition
 from mpsguard.guard.broker.second_places import Move, SecondPlace, Verdicts, load_places
 from mpsguard.guard.control_api.event_stream import EventStream
+from mpsguard.guard.lanes import lane_state
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.lanes.lane_set import LaneSet
 from mpsguard.guard.lanes.levers import Levers
@@ -29,10 +31,13 @@ from mpsguard.guard.model import Client, LaneState
 from mpsguard.linux.files.directory import replace_file
 from mpsguard.linux.identity import Credentials, ProcessKey, UserKey, is_root
 from mpsguard.linux.tasks import Owner
+from mpsguard.preload.second_claim import SecondClaim
 
 _SIGN_WITHIN: Final = 2.0
 """Seconds in which the guard sees a fault of which a client knows already. The server says so first (580.159.04: error
 719 comes 0.1 to 0.4 s after the fault), but the question may wait behind others."""
+_LEFT_WITHIN: Final = 15.0
+"""Seconds for a lane to end what it has of a client that has moved."""
 _SAVE_WITHIN: Final = 5.0
 """Seconds for the disk when the guard ends."""
 _LOOK_AGAIN: Final = 0.05
@@ -52,6 +57,7 @@ class SecondDrivers:
         all_ahead: bool,
         levers: Callable[[Client], Levers],
         connected: Callable[[Client], None],
+        said: Callable[[ProcessKey], Awaitable[SecondClaim | None]],
         verdicts: Verdicts,
         events: EventStream,
     ) -> None:
@@ -65,6 +71,7 @@ class SecondDrivers:
             all_ahead: whether every user may connect before a fault; else root and the guard's user may.
             levers: returns what a client has of its class and its program, for another server.
             connected: called with a client when its second driver has its socket.
+            said: returns what a client says now; what it says of going over is known here by then.
             verdicts: what triage has found, and the domain's configuration.
             events: receives what second drivers do.
         """
@@ -75,6 +82,7 @@ class SecondDrivers:
         self._all_ahead = all_ahead
         self._levers = levers
         self._on_connected = connected
+        self._said = said
         self._verdicts = verdicts
         self._events = events
         self._lost: dict[ProcessKey, float] = {}
@@ -86,6 +94,12 @@ class SecondDrivers:
         """The last word by which each client was asked. All users read it, and it stays good until it is answered."""
         self._without: set[ProcessKey] = set()
         """Clients that had a second driver on a lane when that faulted: it is of no use, and none replaces it."""
+        self._next: set[ProcessKey] = set()
+        """Clients that have gone over, and now connect the driver after that."""
+        self._leaving: dict[ProcessKey, asyncio.Event] = {}
+        """Clients that have moved, while the lane before ends their work: also that of a driver that comes there."""
+        self._times: dict[ProcessKey, int] = {}
+        """How often each client has gone over, as it counts."""
         self._recalled = {place.process: place for place in load_places(path)}
         """What the guard before this one knew of processes, until they are found on a lane."""
         self._saved = list(self._recalled.values())
@@ -106,18 +120,27 @@ class SecondDrivers:
         """
         # A program's first context may be a moment old.
         await self._clients.entered((process,))
-        ahead = self._all_ahead or is_root(sender.user) or sender.user == UserKey(os.geteuid())
+        if (leaving := self._leaving.get(process)) is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LEFT_WITHIN):
+                    await leaving.wait()
+        ahead = self.may_ahead(sender.user)
+        begins = await self._begins(process)
         client = self._clients.get(process)
-        waits = client is not None and client.second_lane is None and not self._is_over(client)
-        if client is not None and waits and not ahead and process not in self._moving:
+        if client is not None and begins and not ahead and process not in self._moving:
             await self._until_lost(client)
             client = self._clients.get(process)
         lost = client is not None and self.has_lost(client)
         move = self._moving.get(process)
-        ahead = ahead or move is not None
-        if why := refusal(client, lost=lost, ahead=ahead, culprit=process in self._verdicts.culprits):
+        allowed = ahead or move is not None
+        culprit = process in self._verdicts.culprits
+        if why := refusal(client, lost=lost, ahead=allowed, culprit=culprit, begins=begins):
             raise RefusedError("second_driver", why)
         assert client is not None
+        if not begins:
+            self._next.discard(process)
+        elif self._is_over(client) and move is None:
+            self._next.add(process)
         levers = self.levers_of(client)
         if move is None or move.share is None or not self._verdicts.settings.classes:
             return levers
@@ -127,6 +150,28 @@ class SecondDrivers:
         """Return what a server is to give a client that connects once more: it may have let go of what it had there."""
         return self._levers(client)
 
+    async def _begins(self, process: ProcessKey) -> bool:
+        """Return whether a connection is of a driver that was not passed on yet: others have further contexts.
+
+        A client that has one makes the next when it has gone over: it says so, and may know it before the guard does.
+        """
+        client = self._clients.get(process)
+        if client is None or process in self._moving:
+            return True
+        if client.second_lane is None and not self._is_over(client):
+            return True
+        claim = await self._said(process)
+        if claim is not None and claim.times != self._times.get(process, 0):
+            await self._until_lost(client)
+        client = self._clients.get(process)
+        if client is None or client.second_lane is not None:
+            return client is None
+        return self.has_lost(client) or (claim is not None and (claim.makes_ready or not claim.waits))
+
+    def may_ahead(self, user: UserKey) -> bool:
+        """Return whether a user's programs may connect before a fault."""
+        return self._all_ahead or is_root(user) or user == UserKey(os.geteuid())
+
     def lane_of(self, process: ProcessKey) -> Lane | None:
         """Return the lane for a client's second driver; None if it is no client, or there is no other lane."""
         client = self._clients.get(process)
@@ -134,17 +179,18 @@ class SecondDrivers:
             return None
         if process in self._moving:
             return self._lanes.named(self._moving[process].lane)
-        if self._is_over(client):
-            return self._lanes.named(client.lane)
         if client.second_lane is not None:
             return self._lanes.named(client.second_lane)
+        if self._is_over(client) and process not in self._next:
+            return self._lanes.named(client.lane)
         return next((lane for lane in self._lanes.all if lane.spec.name != client.lane), None)
 
     def connected(self, process: ProcessKey, lane: str) -> None:
         """Take note of a second driver that has its socket. Its later ones, for contexts, change nothing."""
         client = self._clients.get(process)
-        if client is None or self._is_over(client):
+        if client is None or (self._is_over(client) and process not in self._next and process not in self._moving):
             return
+        self._next.discard(process)
         if client.second_lane == lane or (client.second_lane is not None and process not in self._moving):
             return
         changed = self._change(client, second_lane=lane)
@@ -184,18 +230,25 @@ class SecondDrivers:
                 self._publish("second_driver_lost", client, lane=lane)
         self._save()
 
-    def went_over(self, process: ProcessKey) -> Client | None:
-        """Take a client's word that its second driver has taken it over; None if it cannot be true.
+    def went_over(self, process: ProcessKey, times: int) -> Client | None:
+        """Take a client's word that it has gone over, so many times by now; None if that is no news, or cannot be true.
 
-        It cannot unless the guard has passed that driver on to another lane, and the client's own has faulted.
+        It cannot unless the guard has passed its next driver on to another lane, and the client's own has faulted.
         """
         client = self._clients.get(process)
         if client is None or client.second_lane is None or not self.has_lost(client):
             return None
-        self._lost.pop(process, None)
+        if times == self._times.get(process, 0):
+            return None
+        self._times[process] = times
+        self._settle(process)
         return self._change(
             client, lane=client.second_lane, second_lane=None, lane_before=client.lane, went_over_at=time.time()
         )
+
+    def times(self, process: ProcessKey) -> int:
+        """Return how often a client has gone over, as far as the guard has taken its word for it."""
+        return self._times.get(process, 0)
 
     def begin_move(self, process: ProcessKey, move: Move, word: int = 0) -> None:
         """Let a client's second driver connect, to that lane, although no fault has been.
@@ -226,20 +279,36 @@ class SecondDrivers:
         if client is None or move is None or client.second_lane != move.lane:
             return None
         del self._moving[process]
+        self._times[process] = (self._times.get(process, 0) + 1) % 256
+        self._settle(process)
+        self._leaving[process] = asyncio.Event()
         return self._change(
             client,
             lane=move.lane,
             second_lane=None,
             lane_before=client.lane if client.lane != move.lane else None,
             moved_at=time.time(),
+            # What is told of the lane before is of this.
+            went_over_at=None,
             sm_share=client.sm_share if move.share is None else move.share,
         )
+
+    def _settle(self, process: ProcessKey) -> None:
+        """Take note that a client's work is on another lane now: what was of the one before is over."""
+        self._lost.pop(process, None)
+        self._without.discard(process)
+        self._next.discard(process)
 
     def not_moved(self, process: ProcessKey, *, has_second: bool) -> None:
         """Take note that a client stays where it is; ``has_second``: it keeps a second driver for a fault."""
         client = self._clients.get(process)
         if self._moving.pop(process, None) is not None and client is not None:
             self._change(client, second_lane=client.second_lane if has_second else None)
+
+    def let_go(self, process: ProcessKey) -> None:
+        """Take note that the lane that a client moved from ends nothing of it any more."""
+        if (leaving := self._leaving.pop(process, None)) is not None:
+            leaving.set()
 
     def left(self, process: ProcessKey) -> None:
         """Take note that the lane that a client moved from has it no more."""
@@ -269,9 +338,20 @@ class SecondDrivers:
             trusted=self._verdicts.settings.repetition == BESIDE,
         )
 
+    def readiness(self, pid: int) -> str:
+        """Return whether the client with a pid may make its next driver ready, ahead of a fault."""
+        client = next((each for each in self._clients.all() if each.process.pid == pid), None)
+        busy = client is not None and (client.process in self._moving or client.process in self._leaving)
+        if client is None or busy or not self.may_ahead(client.user):
+            return NOT_READY
+        lane = next((lane for lane in self._lanes.all if lane.spec.name != client.lane), None)
+        there = lane is not None and lane.report.state is not LaneState.FAULT and lane_state.admits(lane.report.state)
+        return READY if there and not self.has_lost(client) else NOT_READY
+
     def may_go_over(self, client: Client) -> bool:
         """Return whether the guard would let a second driver take a client over once its lane has faulted."""
-        return not refusal(client, lost=True, ahead=False, culprit=client.process in self._verdicts.culprits)
+        culprit = client.process in self._verdicts.culprits
+        return not refusal(client, lost=True, ahead=False, culprit=culprit, begins=True)
 
     def may_be_refused(self, client: Client) -> bool:
         """Return whether a client's lane has faulted under it, and it has not said what came of that."""
@@ -284,6 +364,9 @@ class SecondDrivers:
         self._moving.pop(process, None)
         self._words.pop(process, None)
         self._without.discard(process)
+        self._next.discard(process)
+        self.let_go(process)
+        self._times.pop(process, None)
         self._save()
 
     def settled(self) -> None:
@@ -302,6 +385,8 @@ class SecondDrivers:
             self._moving[client.process] = Move(place.moving_to, place.share, place.number)
         if place.word:
             self._words[client.process] = place.word
+        if place.times:
+            self._times[client.process] = place.times
         return msgspec.structs.replace(
             client,
             lane=place.lane,
@@ -365,6 +450,7 @@ class SecondDrivers:
                 move.lane if move is not None else None,
                 move.number if move is not None else 0,
                 self._words.get(client.process, 0),
+                self._times.get(client.process, 0),
             )
             for client in self._clients.all()
             if client.second_lane
@@ -373,4 +459,5 @@ class SecondDrivers:
             or client.process in self._lost
             or client.process in self._moving
             or client.process in self._words
+            or client.process in self._times
         ]

@@ -28,6 +28,8 @@ class SecondPlace(msgspec.Struct, frozen=True):
     """Of that request."""
     word: int = 0
     """The last word by which it was asked; 0: it never was."""
+    times: int = 0
+    """How often it has gone over."""
 
 
 class Move(msgspec.Struct, frozen=True):

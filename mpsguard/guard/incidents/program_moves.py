@@ -45,34 +45,32 @@ _LEFT_OPEN: Final = "it stays until the process ends"
 """580.159.04 lists a client that it has terminated for as long as its connections are there."""
 _GONE_WITHIN: Final = 3.0
 """Seconds in which a server sees that connections were shut down."""
-ALREADY: Final = "moved_already"
 
 
 class MoveError(Exception):
     """A program does not move; one line says why."""
 
 
-def refusal(client: Client | None, claim: SecondClaim | None, *, moving: bool, meant: ProcessKey | None = None) -> str:
+def refusal(
+    client: Client | None, claim: SecondClaim | None, *, moving: bool, times: int, meant: ProcessKey | None = None
+) -> str:
     """Return why a client cannot be asked to move; "" if it can. Pure.
 
-    ``meant``: another process, that has been asked by the word that this one says is its own.
+    ``times``: how often it has gone over, as the guard knows; ``meant``: another process, that has been asked by the
+    word that this one says is its own.
     """
     if client is None:
         return "it is no client of this domain"
     if client.second_driver is None:
         return "it has no second driver (MPSGUARD_SECOND_DRIVER)"
-    if client.moved_at is not None:
-        return f"{ALREADY}: a program moves once"
-    if client.went_over_at is not None:
-        return f"{ALREADY}: it has gone over after a fault"
     if moving:
         return "it is being moved"
-    if claim is not None and claim.phase is ClaimPhase.MOVED:
-        return f"{ALREADY}: it says so, and had no second driver where it was asked to go"
     if claim is None:
         return "it has said nothing of its second driver yet: it needs the preload, and a context"
-    if claim.phase is not ClaimPhase.WAITING:
-        return f"{claim.reason or 'second_fault'}: its lane has faulted"
+    if claim.phase is ClaimPhase.MOVED and claim.times != times:
+        return "it says that it has moved, and had no second driver where it was asked to go"
+    if not claim.waits:
+        return f"{claim.reason or 'going_over'}: its lane has faulted"
     if meant is not None:
         return f"it says the word by which process {meant.pid} was asked: that one would move in its place"
     return ""
@@ -123,7 +121,8 @@ class ProgramMoves:
         claim = await self._claim(client) if client is not None and client.second_driver is not None else None
         moving = client is not None and self._drivers.move_of(client.process) is not None
         meant = self._drivers.asked_by(self._word(client.process), client.process) if client is not None else None
-        if why := refusal(client, claim, moving=moving, meant=meant):
+        times = self._drivers.times(client.process) if client is not None else 0
+        if why := refusal(client, claim, moving=moving, times=times, meant=meant):
             raise MoveError(f"process {pid}: {why}")
         assert client is not None
         move = Move(self._lane(client, lane, share), share, 1 + secrets.randbelow(MOST_NUMBER))
@@ -131,15 +130,11 @@ class ProgramMoves:
         return await self._moved(client, move, let_go=let_go)
 
     def on(self, lane: str) -> list[int]:
-        """Return the clients of a lane that ask for a second driver and have not gone over; not those of sessions."""
+        """Return the clients of a lane that ask for a second driver; not those of sessions."""
         return [
             client.process.pid
             for client in self._domain.clients.all()
-            if client.lane == lane
-            and client.second_driver is not None
-            and client.program is None
-            and client.moved_at is None
-            and client.went_over_at is None
+            if client.lane == lane and client.second_driver is not None and client.program is None
         ]
 
     async def drain(self, pids: Iterable[int], lane: str) -> tuple[tuple[int, ...], tuple[ProgramLeft, ...]]:
@@ -319,7 +314,10 @@ class ProgramMoves:
             self.page.take_back(number)
             self._drivers.not_moved(client.process, has_second=True)
             raise MoveError(f"process {client.process.pid} says that it moved, without a second driver there")
-        kept = await self._let_go(client, changed, number, let_go=let_go)
+        try:
+            kept = await self._let_go(client, changed, number, let_go=let_go)
+        finally:
+            self._drivers.let_go(client.process)
         result = ClientMoved(
             client.process.pid, changed.lane, client.lane, changed.sm_share, state.prepared, state.paused, kept
         )

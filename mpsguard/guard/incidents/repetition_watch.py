@@ -40,6 +40,8 @@ class RepetitionWatch:
         self._events = events
         self._metrics = metrics
         self._told: dict[ProcessKey, RepetitionState] = {}
+        self._again: set[ProcessKey] = set()
+        """Clients that have gone over since their word: they may begin another repetition, after another fault."""
 
     def said(self, client: Client, word: RepetitionState, *, lost_at: float | None) -> None:
         """Take a client's word.
@@ -47,11 +49,20 @@ class RepetitionWatch:
         ``lost_at``: when the fault was seen that it lost its work by, on the monotonic clock; None: there is no such
         work.
         """
+        if client.process in self._again and word in (RepetitionState.NONE, RepetitionState.UNDER_WAY):
+            self._again.discard(client.process)
+            self._told.pop(client.process, None)
         if self._take(client, word, self._told.get(client.process, RepetitionState.NONE), lost_at=lost_at):
             self._told[client.process] = word
 
+    def again(self, process: ProcessKey) -> None:
+        """Let a client say what becomes of another repetition: it has gone over."""
+        if process in self._told:
+            self._again.add(process)
+
     def forget(self, process: ProcessKey) -> RepetitionState:
         """Forget a client that has ended, and return its word so far."""
+        self._again.discard(process)
         return self._told.pop(process, RepetitionState.NONE)
 
     def last(self, client: Client, word: RepetitionState, before: RepetitionState, *, lost_at: float | None) -> None:

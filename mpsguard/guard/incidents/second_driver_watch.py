@@ -39,6 +39,8 @@ from mpsguard.preload.second_claim import ClaimPhase, RepetitionState, SecondCla
 
 _PAUSE: Final = 1.0
 """Seconds between two looks at a faulted lane from which clients have gone over."""
+_SAID_WITHIN: Final = 2.0
+"""Seconds for a look at what a client says, while it waits for its next driver."""
 _PAUSE_FAILED: Final = 10.0
 """The same after its server could not be told to end."""
 
@@ -61,10 +63,6 @@ def survival(
         second_lost: whether its second driver was on a lane that has faulted.
         alone: whether it repeats work that it lost.
     """
-    if client.went_over_at is not None:
-        return Survival("went over", "")
-    if client.moved_at is not None:
-        return Survival("moved", "")
     if alone and claim is not None and claim.repetition is RepetitionState.UNDER_WAY:
         return Survival("repeats alone", "")
     if claim is None:
@@ -113,6 +111,7 @@ class SecondDriverWatch:
             all_ahead=domain.settings.second_driver == "hot",
             levers=lambda client: class_admission.levers_again(client, domain.settings.classes, shares, ceilings),
             connected=self._connected,
+            said=self._said,
             verdicts=domain,
             events=events,
         )
@@ -152,7 +151,8 @@ class SecondDriverWatch:
         before = self._repetitions.forget(client.process)
         self.moves.ended(client.process)
         if self._claims is not None:
-            self._claims.ended(client.process, partial(self._last_word, client, lost_at, before))
+            times = self.drivers.times(client.process)
+            self._claims.ended(client.process, partial(self._last_word, client, lost_at, before, times))
         self.drivers.ended(client.process)
         self._domain.culprits.discard(client.process)
         self._domain.innocents.pop(client.process, None)
@@ -228,20 +228,22 @@ class SecondDriverWatch:
             self._claims.hurry(process)
         self._repetitions.said(client, claim.repetition, lost_at=self.drivers.lost_at(client))
         if claim.phase is ClaimPhase.WENT_OVER:
-            self._went_over(process)
+            self._went_over(process, claim.times)
         elif claim.phase is ClaimPhase.MOVED:
             self.moves.said_moved(process)
         elif claim.phase is ClaimPhase.REFUSED and self.drivers.refused(process):
             self._tell_refused(client, claim)
         self._prompted.set()
 
-    def _last_word(self, client: Client, lost_at: float | None, before: RepetitionState, claim: SecondClaim) -> None:
+    def _last_word(
+        self, client: Client, lost_at: float | None, before: RepetitionState, times: int, claim: SecondClaim
+    ) -> None:
         """A program may end sooner than it is looked at again, as one does that gets its error."""
         self._repetitions.last(client, claim.repetition, before, lost_at=lost_at)
         lost = lost_at is not None
         if claim.phase is ClaimPhase.REFUSED and lost:
             self._tell_refused(client, claim)
-        elif claim.phase is ClaimPhase.WENT_OVER and lost and client.second_lane is not None:
+        elif claim.phase is ClaimPhase.WENT_OVER and claim.times != times and lost and client.second_lane is not None:
             self._tell_went_over(client, client.second_lane, client.lane)
 
     def _tell_refused(self, client: Client, claim: SecondClaim) -> None:
@@ -250,10 +252,19 @@ class SecondDriverWatch:
         told = {"pid": process.pid, "start_ticks": process.start_ticks, "lane": client.lane}
         self._events.publish("second_driver_refused", name, user=client.user, **told, reason=claim.reason)
 
-    def _went_over(self, process: ProcessKey) -> None:
-        changed = self.drivers.went_over(process)
+    async def _said(self, process: ProcessKey) -> SecondClaim | None:
+        if self._claims is None:
+            return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SAID_WITHIN):
+                await self._claims.looked(process)
+        return self._claims.of(process)
+
+    def _went_over(self, process: ProcessKey, times: int) -> None:
+        changed = self.drivers.went_over(process, times)
         if changed is None:
             return
+        self._repetitions.again(process)
         assert changed.lane_before is not None
         self._tell_went_over(changed, changed.lane, changed.lane_before)
         was = self._domain.lanes.active

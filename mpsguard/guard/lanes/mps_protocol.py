@@ -42,6 +42,9 @@ REPETITION_COMMAND: Final = "get_mpsguard_repetition"
 """A command that a guard answers itself in the directory of second drivers: where the process that asks is to do its
 work in flight again (`mpsguard.guard.broker.second_drivers`)."""
 
+SECOND_LANE_COMMAND: Final = "get_mpsguard_second_lane"
+"""Another such command: whether the process that asks may make its next driver ready, ahead of a fault."""
+
 
 class ProtocolError(Exception):
     """A peer said what protocol v2 does not know."""

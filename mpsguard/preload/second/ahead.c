@@ -262,6 +262,7 @@ ahead_result ahead_step(void) {
 }
 
 void ahead_go_on(void) {
+    spares.count = 0;
     for (size_t i = 0; i < pieces.count; ++i) {
         const piece *const p = &ITEMS(piece, pieces)[i];
         range *const left = p->spare != 0 ? list_insert(&spares, sizeof *left, spares.count) : NULL;

@@ -16,7 +16,6 @@
 typedef struct {
     enum { UNTRIED, MADE, FAILED } state;
     driver_copy *copy;
-    unsigned share;
 } beside;
 
 static beside made[PLACE_COUNT];
@@ -42,12 +41,15 @@ static void print_uuid(char out[64]) {
         at += (size_t)snprintf(out + at, 64 - at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
 }
 
+// As the program has it where nothing else is wanted.
+static unsigned share(void) { return wanted_share != 0 ? wanted_share : copies_at_hand()->share; }
+
 static driver_copy *load(copy_place place) {
     char directory[4096], devices[64];
     // Where there is no lane, CUDA would run outside of MPS.
     if (place == PLACE_LANE) {
-        const bool there = lane_directory(directory, sizeof directory) && access(directory, X_OK) == 0;
-        return there ? copies_load(place, directory, NULL, wanted_share, device_first) : NULL;
+        const bool there = lane_directory(copies_at_hand()->directory, directory, sizeof directory) && access(directory, X_OK) == 0;
+        return there ? copies_load(place, directory, NULL, share(), device_first) : NULL;
     }
     print_uuid(devices);
     return uuid_is_known ? copies_load(place, NOWHERE, devices, 0, 0) : NULL;
@@ -59,6 +61,7 @@ static bool is_right_device(const driver_copy *copy) {
 }
 
 bool beside_is_made(copy_place place) { return made[place].state == MADE; }
+bool beside_is_tried(void) { return made[PLACE_LANE].state != UNTRIED; }
 unsigned beside_number(void) { return atomic_load(&number_at_lane); }
 
 // NULL, or the step that failed.
@@ -72,17 +75,21 @@ static const char *make_ready(driver_copy *copy) {
 
 bool beside_make(copy_place place) {
     if (made[place].state != UNTRIED) return made[place].state == MADE;
+    if (copies_left() == 0) {
+        reasons_hold(REASON_no_copies_left);
+        return false;
+    }
     driver_copy *const copy = load(place);
     const char *const failed = make_ready(copy);
     if (failed != NULL) reasons_hold_for(place == PLACE_LANE ? REASON_second_failed : REASON_not_repeated, failed);
-    made[place] = (beside){failed == NULL ? MADE : FAILED, copy, place == PLACE_LANE ? wanted_share : 0};
+    made[place] = (beside){failed == NULL ? MADE : FAILED, copy};
     if (failed == NULL && place == PLACE_LANE) atomic_store(&number_at_lane, copy->number);
     return failed == NULL;
 }
 
 void beside_want_share(unsigned share) { wanted_share = share; }
 
-bool beside_has_share(void) { return made[PLACE_LANE].state == MADE && made[PLACE_LANE].share == wanted_share; }
+bool beside_has_share(void) { return made[PLACE_LANE].state == MADE && made[PLACE_LANE].copy->share == share(); }
 
 void beside_go_on(void) {
     made[PLACE_LANE] = (beside){.state = UNTRIED};
@@ -104,5 +111,5 @@ bool beside_enter(copy_place place) {
 void beside_end_alone(void) {
     driver_copy *const copy = made[PLACE_ALONE].copy;
     CALL(copy, cuDevicePrimaryCtxRelease_v2, copy->device);
-    made[PLACE_ALONE] = (beside){.state = FAILED};
+    made[PLACE_ALONE] = (beside){.state = UNTRIED};
 }

@@ -10,7 +10,7 @@ void beside_begin(int device);
 // of a takeover.
 bool beside_make(copy_place place);
 
-// The share of the SMs, in hundredths of a percent, for the one at the lane that is made next; 0: as the environment has it.
+// The share of the SMs, in hundredths of a percent, for the one at the lane that is made next; 0: as the one at hand.
 void beside_want_share(unsigned share);
 
 // Whether the one at the lane is made, and with the share that is wanted.
@@ -22,6 +22,9 @@ void beside_go_on(void);
 // Ends the context of the one at the lane, if it was made; another one may be made in its place. Nothing holds anything of it any more.
 void beside_give_up(void);
 bool beside_is_made(copy_place place);
+
+// Whether it was tried to make the one at the lane.
+bool beside_is_tried(void);
 
 // The number of the one at the lane; 0: none is made. Without a lock.
 unsigned beside_number(void);

@@ -10,9 +10,9 @@ typedef enum {
     CLAIM_NONE,
     CLAIM_WAITING,
     CLAIM_GOING_OVER,
-    CLAIM_WENT_OVER,
+    CLAIM_WENT_OVER,  // it waits again
     CLAIM_REFUSED,
-    CLAIM_MOVED,    // without a fault (move.h)
+    CLAIM_MOVED,      // without a fault (move.h); it waits again
 } claim_phase;
 
 // Of a repetition alone (alone.h).
@@ -24,9 +24,14 @@ typedef enum {
     CLAIM_NO_RESULT,
 } claim_outcome;
 
-// Says how far the program has come, and why it would not live, or has not (NULL: nothing is in the way). What was said last is
-// not written again, and no phase is gone back to.
+// Says of a program that waits why it would not live (NULL: nothing is in the way). What was said last is not written again.
+void claim_wait(bool hot, const char *reason);
+
+// Says how far the program has come, and why it has not lived, or would not.
 void claim_say(claim_phase phase, bool hot, const char *reason);
+
+// Says whether the next driver is being made ready, ahead of a fault.
+void claim_makes_ready(bool does);
 
 // Says what becomes of its repetition.
 void claim_repetition(claim_outcome outcome);

@@ -28,7 +28,7 @@
 #define SLOT_DATA R_AARCH64_GLOB_DAT
 #endif
 
-driver_copy first_copy;
+driver_copy first_copy = {.directory = ""};
 static driver_copy others[MOST_COPIES];
 static unsigned loaded;
 static _Atomic(driver_copy *) at_hand = &first_copy;
@@ -36,6 +36,7 @@ static __thread driver_copy *at_work __attribute__((tls_model("initial-exec")));
 
 driver_copy *copies_at_hand(void) { return atomic_load_explicit(&at_hand, memory_order_acquire); }
 void copies_go_on_with(driver_copy *copy) { atomic_store(&at_hand, copy); }
+const driver_copy *copies_numbered(unsigned number) { return &others[number - 1]; }
 driver_copy *copies_at_work(void) { return at_work != NULL ? at_work : copies_at_hand(); }
 void copies_work_with(driver_copy *copy) { at_work = copy; }
 
@@ -302,6 +303,8 @@ driver_copy *copies_load(copy_place place, const char *directory, const char *de
     if (share > 0) snprintf(environments[i].share, sizeof environments[i].share, "%u.%02u", share / 100, share % 100);
     snprintf(environments[i].pipe_directory, sizeof environments[i].pipe_directory, "%s", directory != NULL ? directory : "");
     snprintf(environments[i].devices, sizeof environments[i].devices, "%s", devices != NULL ? devices : "");
+    made->directory = environments[i].pipe_directory;
+    made->share = share;
     if (!replace_imports(i, handle)) return NULL;
     find_all(made, handle);
     return made->function[FUNCTION_cuInit] != NULL ? made : NULL;

@@ -42,6 +42,8 @@ typedef struct {
     copy_place place;
     word device;                     // what it calls the program's device: outside of MPS, devices are counted in another way
     word context;                    // on that device, instead of the program's; 0: none yet
+    const char *directory;           // its CUDA_MPS_PIPE_DIRECTORY; empty: as the environment has it
+    unsigned share;                  // of the SMs, in hundredths of a percent; 0: as the environment has it
     _Atomic bool is_filled;          // modules that are made in it get the content that the program's have
 } driver_copy;
 
@@ -51,6 +53,9 @@ extern driver_copy first_copy;
 // The one that calls of the program go to: the first one until a takeover.
 driver_copy *copies_at_hand(void);
 void copies_go_on_with(driver_copy *copy);
+
+// Another one than the first, by its number.
+const driver_copy *copies_numbered(unsigned number);
 
 // The one that this thread works with: the one at hand, or one that is being made ready, under the lock of a takeover (NULL: the one at
 // hand again).

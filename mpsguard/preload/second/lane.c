@@ -22,7 +22,7 @@ static bool is_there(const char *directory, const char *name, int how) {
     return snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path && access(path, how) == 0;
 }
 
-bool lane_directory(char *out, size_t size) {
+bool lane_service(char *out, size_t size) {
     // Below a domain's own directory, and beside those of its classes and standbys.
     static const char *const places[] = {"/second", "/../second"};
     const char *const given = secure_getenv("MPSGUARD_SECOND_PIPE_DIRECTORY");
@@ -34,11 +34,17 @@ bool lane_directory(char *out, size_t size) {
     return false;
 }
 
+bool lane_directory(const char *now, char *out, size_t size) {
+    const char *const given = secure_getenv("MPSGUARD_SECOND_PIPE_DIRECTORY"), *const own = secure_getenv("CUDA_MPS_PIPE_DIRECTORY");
+    if (given == NULL || strcmp(given, now) != 0) return lane_service(out, size);
+    return snprintf(out, size, "%s", own != NULL && *own != '\0' ? own : DEFAULT_DIRECTORY) < (int)size;
+}
+
 bool lane_takes_ahead(void) {
     char directory[4096];
     if (secure_getenv("MPSGUARD_SECOND_PIPE_DIRECTORY") != NULL) return true;
     // The guard has made the file executable for users that may (mpsguard/guard/broker/public_directory.py).
-    return lane_directory(directory, sizeof directory) && is_there(directory, "ahead", X_OK);
+    return lane_service(directory, sizeof directory) && is_there(directory, "ahead", X_OK);
 }
 
 static int64_t now_ms(void) {
@@ -91,8 +97,14 @@ static bool converse(int fd, const char *command, char *answer, size_t size) {
 
 bool lane_ask(const char *command, char *answer, size_t size) {
     char directory[4096];
-    const int fd = lane_directory(directory, sizeof directory) ? connected_to(directory) : -1;
+    const int fd = lane_service(directory, sizeof directory) ? connected_to(directory) : -1;
     const bool answered = fd >= 0 && converse(fd, command, answer, size);
     if (fd >= 0) close(fd);
     return answered;
+}
+
+bool lane_is_ready(void) {
+    char said[16];
+    if (secure_getenv("MPSGUARD_SECOND_PIPE_DIRECTORY") != NULL) return true;
+    return lane_ask("get_mpsguard_second_lane", said, sizeof said) && strcmp(said, "ready") == 0;
 }

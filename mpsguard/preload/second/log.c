@@ -63,6 +63,11 @@ void log_end(reason why, const char *detail) {
     atomic_store(&on, false);
 }
 
+void log_may_begin_again(void) {
+    atomic_store(&ended, false);
+    log_cannot_begin(REASON_work_in_flight, "no epoch yet");
+}
+
 reason log_why(char *detail, size_t size) {
     pthread_mutex_lock(&lock);
     const reason why = broken_by;

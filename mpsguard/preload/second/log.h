@@ -39,6 +39,9 @@ bool log_begin(void);
 void log_break(reason why, const char *detail);
 void log_end(reason why, const char *detail);
 
+// The program goes on in another copy of the driver, where all that it had done is done: the next epoch begins it.
+void log_may_begin_again(void);
+
 // There is no epoch for it to begin at.
 void log_cannot_begin(reason why, const char *detail);
 

@@ -1,8 +1,11 @@
+#define _GNU_SOURCE
 #include "second/mappings.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "second/reasons.h"
@@ -124,23 +127,91 @@ bool mappings_give_back(uint64_t at, uint64_t size) {
     return false;
 }
 
-bool mappings_carry(word handle, word *second) {
+// Descriptors of memory that is not exported again, by the keys of that.
+typedef struct {
+    word key;
+    int fd;
+} kept_fd;
+static list kept;
+static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER;  // the innermost one
+#define HANDLE_KEY ((word)1 << 63)
+
+word mappings_key_of_handle(word handle) { return handle | HANDLE_KEY; }
+
+// Under `keeping`.
+static int kept_of(word key) {
+    for (size_t i = 0; key != 0 && i < kept.count; ++i)
+        if (ITEMS(kept_fd, kept)[i].key == key) return ITEMS(kept_fd, kept)[i].fd;
+    return -1;
+}
+
+// Half of what the program may have open is left to it.
+static bool may_keep(void) {
+    struct rlimit most;
+    return getrlimit(RLIMIT_NOFILE, &most) != 0 || kept.count < most.rlim_cur / 2;
+}
+
+static bool keep(word key, int fd) {
+    kept_fd *const made = key != 0 && may_keep() ? list_insert(&kept, sizeof *made, kept.count) : NULL;
+    if (made != NULL) *made = (kept_fd){key, fd};
+    return made != NULL;
+}
+
+void mappings_share_kept(word from, word to) {
+    pthread_mutex_lock(&keeping);
+    const int of = kept_of(from), fd = of >= 0 ? fcntl(of, F_DUPFD_CLOEXEC, 0) : -1;
+    if (fd >= 0 && !keep(to, fd)) close(fd);
+    pthread_mutex_unlock(&keeping);
+}
+
+void mappings_end_kept(word key) {
+    pthread_mutex_lock(&keeping);
+    for (size_t i = kept.count; i-- > 0;) {
+        if (ITEMS(kept_fd, kept)[i].key != key) continue;
+        close(ITEMS(kept_fd, kept)[i].fd);
+        list_drop(&kept, sizeof(kept_fd), i);
+    }
+    pthread_mutex_unlock(&keeping);
+}
+
+static bool export_of(const driver_copy *copy, word handle, int *fd) {
+    return CALL(copy, cuMemExportToShareableHandle, WORD(fd), handle, MG_HANDLE_POSIX, 0) == MG_SUCCESS;
+}
+
+// Whether a driver exports what it has imported: that was not measured, so it is tried, once.
+static bool exports_again(word imported) {
+    static _Atomic enum { UNTRIED, DOES, DOES_NOT } known;
     int fd = -1;
-    if (CALL(copies_at_hand(), cuMemExportToShareableHandle, WORD(&fd), handle, MG_HANDLE_POSIX, 0) != MG_SUCCESS) return false;
-    const bool done = CALL(copies_at_work(), cuMemImportFromShareableHandle, WORD(second), (word)fd, MG_HANDLE_POSIX) ==
-                      MG_SUCCESS;
-    close(fd);
+    if (known == UNTRIED) known = export_of(copies_at_work(), imported, &fd) ? DOES : DOES_NOT;
+    if (fd >= 0) close(fd);
+    return known == DOES;
+}
+
+bool mappings_carry(word key, word handle, word *next) {
+    pthread_mutex_lock(&keeping);
+    const int before = kept_of(key);
+    int fd = before >= 0 ? fcntl(before, F_DUPFD_CLOEXEC, 0) : -1;
+    pthread_mutex_unlock(&keeping);
+    if (fd < 0 && !export_of(copies_at_hand(), handle, &fd)) return false;
+    bool held = false;
+    const bool done = CALL(copies_at_work(), cuMemImportFromShareableHandle, WORD(next), (word)fd, MG_HANDLE_POSIX) == MG_SUCCESS;
+    if (done && before < 0 && key != 0 && copies_at_work()->place == PLACE_LANE && !exports_again(*next)) {
+        pthread_mutex_lock(&keeping);
+        held = fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 && keep(key, fd);
+        pthread_mutex_unlock(&keeping);
+    }
+    if (!held) close(fd);
     return done;
 }
 
 bool mappings_move(const mapping *m) {
-    word handle = m->kept, second = 0;
+    word handle = m->kept, next = 0;
     if (handle == 0 && CALL(copies_at_hand(), cuMemRetainAllocationHandle, WORD(&handle), m->at) != MG_SUCCESS) return false;
-    const bool carried = mappings_carry(handle, &second);
+    const bool carried = mappings_carry(m->number, handle, &next);
     if (m->kept == 0) CALL(copies_at_hand(), cuMemRelease, handle);
     if (!carried) return false;
-    const bool mapped = CALL(copies_at_work(), cuMemMap, m->at, m->size, m->offset, second, 0) == MG_SUCCESS;
-    CALL(copies_at_work(), cuMemRelease, second);
+    const bool mapped = CALL(copies_at_work(), cuMemMap, m->at, m->size, m->offset, next, 0) == MG_SUCCESS;
+    CALL(copies_at_work(), cuMemRelease, next);
     return mapped && (m->access.flags == 0 || mappings_give_access(m));
 }
 

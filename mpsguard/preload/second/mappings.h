@@ -62,7 +62,16 @@ bool mappings_reserve_again(void);  // by the copy at hand beside the first one
 bool mappings_have(word address);
 
 // A handle of the copy at work for memory of the one at hand, which exports it although it is dead (measured with 580).
-bool mappings_carry(word handle, word *second);
+// `key`: of the memory, if it is to be had by the copies after that, too; else 0. Where a driver does not export what it has imported, the
+// descriptor by which it came is kept under its key.
+bool mappings_carry(word key, word handle, word *next);
+
+// The number of a mapping is its key; and this is that of a handle which the program has.
+word mappings_key_of_handle(word handle);
+
+// The same memory under another key; and a key of which the memory is gone.
+void mappings_share_kept(word from, word to);
+void mappings_end_kept(word key);
 
 // Maps one into the copy at hand beside the first one, at its address, and gives it its access. `mappings_leave` takes all out of it
 // again.

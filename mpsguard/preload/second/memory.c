@@ -129,15 +129,30 @@ mg_result memory_release(const driver_copy *copy, const word *a) {
     pthread_mutex_lock(&mappings_lock);
     known = find_handle(a[0]);
     if (known != NULL) --known->taken;
-    if (known != NULL && --known->references == 0)
+    const bool last = known != NULL && --known->references == 0;
+    if (last) mappings_end_kept(mappings_key_of_handle(a[0]));
+    if (last)
         list_drop(&handles, sizeof *known, (size_t)(known - ITEMS(held_handle, handles)));
     pthread_mutex_unlock(&mappings_lock);
     return result;
 }
 
+static word number_at(word address) {
+    word number = 0;
+    pthread_mutex_lock(&mappings_lock);
+    for (size_t i = 0; number == 0 && i < mappings.count; ++i) {
+        const mapping *const m = &ITEMS(mapping, mappings)[i];
+        if (address - m->at < m->size) number = m->number;
+    }
+    pthread_mutex_unlock(&mappings_lock);
+    return number;
+}
+
 mg_result memory_retain(const driver_copy *copy, const word *a) {
-    const mg_result result = copies_call(copy, FUNCTION_cuMemRetainAllocationHandle, a, 2);
-    return result == MG_SUCCESS ? hold_or_release(copy, POINTER(a[0])) : result;
+    mg_result result = copies_call(copy, FUNCTION_cuMemRetainAllocationHandle, a, 2);
+    if (result != MG_SUCCESS || (result = hold_or_release(copy, POINTER(a[0]))) != MG_SUCCESS) return result;
+    mappings_share_kept(number_at(a[1]), mappings_key_of_handle(*(const word *)POINTER(a[0])));
+    return result;
 }
 
 mg_result memory_properties(const driver_copy *copy, const word *a) {
@@ -167,6 +182,7 @@ mg_result memory_map(const driver_copy *copy, const word *a) {
     if (fresh) known->fresh = false;
     // What is written there may be what others have.
     for (size_t i = 0; !fresh && i < mappings.count; ++i) ITEMS(mapping, mappings)[i].untouched = false;
+    mappings_share_kept(mappings_key_of_handle(a[3]), number);
     mapping *const made = list_add(&mappings, sizeof *made);
     if (made != NULL)
         *made = (mapping){.at = a[0], .size = a[1], .offset = a[2], .number = number, .since_epoch = true, .untouched = fresh};
@@ -238,6 +254,7 @@ static void forget(word number) {
         gone.spare = 0;
     }
     mappings_changed();
+    if (mappings_find_retired(number) == NULL) mappings_end_kept(number);
     pthread_mutex_unlock(&mappings_lock);
     spare_drop(&gone);
 }
@@ -324,7 +341,7 @@ bool memory_move(bool replay) {
     // The program's own use of them comes later.
     for (size_t i = 0; done && copies_at_work()->place == PLACE_LANE && i < handles.count; ++i) {
         held_handle *const each = &ITEMS(held_handle, handles)[i];
-        done = each->next != 0 || mappings_carry(each->native, &each->next);
+        done = each->next != 0 || mappings_carry(mappings_key_of_handle(each->handle), each->native, &each->next);
     }
     pthread_mutex_unlock(&mappings_lock);
     // Alone, kernels are to reach none: one that does faults, and what the program did to such memory since is not known.

@@ -49,7 +49,7 @@ const char *move_prepare(unsigned share) {
     beside_want_share(share);
     // One that was made for a fault has the share of the program.
     if (!beside_has_share()) {
-        if (copies_left() <= LEFT_FOR_FAULTS) return "copies";
+        if (copies_left() <= LEFT_FOR_FAULTS) return MOVE_NO_COPIES;
         move_give_up();
     }
     if (!beside_make(PLACE_LANE) || !beside_enter(PLACE_LANE) || !limits_set()) return failed("context");

@@ -8,6 +8,9 @@
 #include "second/memory.h"
 #include "second/request.h"
 
+// The step that fails where too few copies of the driver are left.
+#define MOVE_NO_COPIES "copies"
+
 // Makes the second driver while the program runs on, with its objects. NULL, or the step that failed; nothing is left then.
 const char *move_prepare(unsigned share);
 

@@ -45,7 +45,7 @@
     X(not_repeated)       /* it could not be repeated alone */                                           \
     X(proven_culprit)     /* the guard knows that this program caused the fault */                       \
     X(second_failed)      /* the second driver could not be made or refused something */                 \
-    X(second_fault)       /* a program is taken over once */
+    X(no_copies_left)     /* so many copies of the driver were loaded that there is no other one */
 
 typedef enum {
 #define REASON_NAME(name) REASON_##name,

@@ -327,6 +327,8 @@ static void put_aside(object *o) {
 bool rebuild_at_takeover(void) {
     bool right = true;
     atomic_store_explicit(&copies_at_work()->is_filled, true, memory_order_release);
+    // They are of the copy at hand.
+    if (copies_at_work()->place == PLACE_LANE) aside.count = 0;
     for (object *o = objects_newest(); right && o != NULL; o = o->older) {
         if (copies_at_work()->place == PLACE_LANE && o->kind == OBJECT_INSTANCE && lane_handle(o) != 0 && is_unused(o)) put_aside(o);
         const word second = atomic_load_explicit(&o->at[copies_at_work()->number], memory_order_acquire);
@@ -356,6 +358,14 @@ bool rebuild_end_instances(bool all) {
         end_ahead(o);
     }
     return true;
+}
+
+void rebuild_go_on(void) {
+    for (object *o = objects_newest(); o != NULL; o = o->older) {
+        free(o->uses.items);
+        o->uses = (list){0};
+        o->not_ahead = false;
+    }
 }
 
 bool rebuild_has_unused(bool all) { return aside.count > 0 || (all && rebuild_has_instances()); }

@@ -33,6 +33,9 @@ bool rebuild_at_takeover(void);
 bool rebuild_end_instances(bool all);
 bool rebuild_has_unused(bool all);
 
+// At the commit: what was made ahead is the program's, and more can be made in another copy.
+void rebuild_go_on(void);
+
 // The program needs the memory that instances take: whether there are any, without a lock; and ends them. They are made at the takeover.
 bool rebuild_has_instances(void);
 void rebuild_give_up_instances(void);

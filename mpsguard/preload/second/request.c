@@ -31,7 +31,7 @@ static uint64_t token;  // ours; 0: none yet
 static void open_page(void) {
     char directory[4096], path[4096 + sizeof NAME + 1];
     struct stat now;
-    if (!lane_directory(directory, sizeof directory)) return;
+    if (!lane_service(directory, sizeof directory)) return;
     snprintf(path, sizeof path, "%s/" NAME, directory);
     if (page >= 0 && stat(path, &now) == 0 && now.st_dev == opened.st_dev && now.st_ino == opened.st_ino) return;
     if (page >= 0) close(page);

@@ -8,7 +8,7 @@
 #include "second/takeover_state.h"
 
 bool room_is_prepared(void) {
-    return !takeover_happened() && !takeover_was_refused() && beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE);
+    return !takeover_was_refused() && beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE);
 }
 
 void room_map_ahead(int most) {
@@ -30,7 +30,7 @@ static bool drop_ahead(void) {
 bool room_give_up_spare(reason why, const char *detail) {
     if (!spare_is_held()) return false;
     log_break(why, detail);
-    return !takeover_happened() && spare_give_up();
+    return spare_give_up();
 }
 
 static bool give_up_instances(void) {

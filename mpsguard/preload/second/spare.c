@@ -76,6 +76,7 @@ static bool free_retired(void) {
         mappings_changed();
         pthread_mutex_unlock(&mappings_lock);
         if (!found) return any;
+        mappings_end_kept(last.number);
         if (last.kept != 0) CALL(copies_at_hand(), cuMemRelease, last.kept);
         spare_drop(&last);
     }
@@ -181,6 +182,7 @@ void spare_end(void) {
         ITEMS(mapping, mappings)[i].spare = 0;
         ITEMS(mapping, mappings)[i].kept = 0;
     }
+    for (size_t i = 0; i < retired.count; ++i) mappings_end_kept(ITEMS(mapping, retired)[i].number);
     retired.count = 0;
     held = 0;
     mappings_changed();

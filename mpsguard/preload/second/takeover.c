@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,6 +44,8 @@
 #define MOST_INSTANCES_IN_A_LOOK 1
 // A lane that has died is cleared by then, beside six busy programs 3 s (H200, 580.159.04).
 #define CLEARED_MS 5000
+// Between two questions whether the next driver may be made.
+#define ASK_MS 1000
 // For the guard, behind a move.
 #define GUARD_MS 20000
 
@@ -58,7 +61,7 @@ static void pause_ms(double milliseconds) {
 static void make_epoch(bool drain) {
     takeover_lock();
     const driver_copy *const copy = copies_at_hand();
-    if (!takeover_happened() && !takeover_was_refused() && CALL(copy, cuCtxSetCurrent, copy->context) == MG_SUCCESS)
+    if (!takeover_was_refused() && CALL(copy, cuCtxSetCurrent, copy->context) == MG_SUCCESS)
         epoch_make((int)takeover_device(), drain);
     takeover_unlock();
 }
@@ -69,14 +72,19 @@ void takeover_at_wait(void) {
     if (!epoch_is_due() || !work_is_idle() || reasons_any(&why) || !takeover_try_lock()) return;
     const driver_copy *const copy = copies_at_hand();
     // The program's threads keep the contexts that they have.
-    if (!takeover_happened() && !takeover_was_refused() && copy->context != 0 && CALL(copy, cuCtxGetCurrent, WORD(&current)) == MG_SUCCESS &&
-        current == copy->context)
+    if (!takeover_was_refused() && copy->context != 0 && CALL(copy, cuCtxGetCurrent, WORD(&current)) == MG_SUCCESS && current == copy->context)
         epoch_make((int)takeover_device(), false);
     takeover_unlock();
 }
 
-static void say(claim_phase phase, reason why) {
-    claim_say(phase, takeover_mode() == SECOND_HOT, why != REASON_COUNT ? reasons_name(why) : NULL);
+static bool is_hot(void) { return takeover_mode() == SECOND_HOT; }
+static const char *name_of(reason why) { return why != REASON_COUNT ? reasons_name(why) : NULL; }
+static void say(claim_phase phase, reason why) { claim_say(phase, is_hot(), name_of(why)); }
+
+// One to go over with, unless it is there, and one more where work in flight may have to be repeated alone.
+static bool has_too_few_copies(void) {
+    const int wanted = !beside_is_made(PLACE_LANE) + (log_is_on() && !work_is_idle());
+    return copies_left() < wanted;
 }
 
 // What a fault would bring now: also a program that is busy just then is one that would be lost.
@@ -89,23 +97,29 @@ static void say_what_may_come(void) {
         else if (epoch_is_wanted() || log_has_ended()) why = log_why(detail, sizeof detail);
         else why = idle ? REASON_changed_variables : REASON_work_in_flight;
     }
-    say(CLAIM_WAITING, why);
+    if (why == REASON_COUNT && has_too_few_copies()) why = REASON_no_copies_left;
+    claim_wait(is_hot(), name_of(why));
 }
 
 // The copy at work is at hand from here on. No call is counted, and none begins before the end.
 static void go_on(bool is_move) {
     memory_go_on();
+    rebuild_go_on();
+    variables_go_on();
     host_reads_leave();
     work_all_over();
     beside_go_on();
+    log_may_begin_again();
+    // Until it has been looked at, it is not known whether it would live again.
+    say(is_move ? CLAIM_MOVED : CLAIM_WENT_OVER, REASON_changed_variables);
     takeover_commit(is_move);
     work_open();
 }
 
 // Under the lock.
-static bool may_move(reason *why) {
-    *why = REASON_second_fault;
-    if (takeover_happened() || takeover_was_refused() || !takeover_is_owner()) return false;
+static bool may_move(const driver_copy *from, reason *why) {
+    *why = REASON_second_failed;
+    if (copies_at_hand() != from || takeover_was_refused() || !takeover_is_owner()) return false;
     return !reasons_any(why);
 }
 
@@ -115,31 +129,29 @@ typedef struct {
 } attempt;
 
 // Stops the program, and lets it go on in the second driver, or as it was.
-static attempt stop_and_move(const request *asked, memory_list **left, steps *of, double prepared) {
+static attempt stop_and_move(const request *asked, const driver_copy *from, memory_list **left, steps *of, double prepared) {
     reason why;
     takeover_lock();
     attempt made = {.answer = ANSWER_FAILED};
-    if (!may_move(&why)) {
+    if (!may_move(from, &why)) {
         made.reason = reasons_name(why);
-        if (!takeover_happened()) move_give_up();
+        move_give_up();
     } else if (!steps_end(of, &of->quiet, move_stop())) {
         made.answer = ANSWER_BUSY;
         move_go_on();
         // One that was made for a fault is kept for it.
-        if (takeover_mode() != SECOND_HOT || asked->share != 0) move_give_up();
+        if (!is_hot() || asked->share != 0) move_give_up();
     } else {
         made.step = move_carry();
         steps_end(of, &of->memory, true);
         if (made.step == NULL && !request_stands(asked)) made.step = "taken back";
         if (made.step == NULL) {
             *left = memory_all();
-            log_end(REASON_second_fault, "");
             made.answer = ANSWER_MOVED;
             of->context = prepared;
             // Before any thread goes on: it may end the program.
             report_write("moved", NULL, "", steps_since(of), of);
             go_on(true);
-            say(CLAIM_MOVED, REASON_COUNT);
         } else {
             made.reason = reasons_name(REASON_second_failed);
             move_give_up();
@@ -159,8 +171,9 @@ static void move_as_asked(const request *asked) {
     request_say(asked, ANSWER_UNDER_WAY, 0, 0, NULL);
     takeover_lock();
     move_note_sockets();
-    if (!may_move(&why)) made.reason = reasons_name(why);
-    else if ((made.step = move_prepare(asked->share)) != NULL) made.reason = reasons_name(REASON_second_failed);
+    if (!may_move(before, &why)) made.reason = reasons_name(why);
+    else if ((made.step = move_prepare(asked->share)) != NULL)
+        made.reason = reasons_name(strcmp(made.step, MOVE_NO_COPIES) == 0 ? REASON_no_copies_left : REASON_second_failed);
     takeover_unlock();
     // A new one has nothing yet.
     for (int i = 0; ahead && made.reason == NULL && i < 2; ++i) {
@@ -171,7 +184,7 @@ static void move_as_asked(const request *asked) {
     if (made.reason == NULL)
         for (const double until = steps_now() + IDLE_MS; !work_is_idle() && steps_now() < until;) pause_ms(IDLE_LOOK_MS);
     steps stopped = steps_begin();
-    if (made.reason == NULL) made = stop_and_move(asked, &left, &stopped, prepared);
+    if (made.reason == NULL) made = stop_and_move(asked, before, &left, &stopped, prepared);
     const double paused = steps_since(&stopped);
     stopped.context = prepared;
     beside_want_share(0);
@@ -214,49 +227,85 @@ static void make_ahead(made_ahead *last) {
 
 // Those of no use any more. What a driver frees may wait as well, until the lane that has died is cleared: no call waits for it.
 static void end_instances(bool all) {
-    if (!rebuild_has_unused(all)) return;
-    pause_ms(CLEARED_MS);
-    for (bool done = false; !done; pause_ms(LOOK_MS)) {
-        if (takeover_has_to_wait()) continue;
-        takeover_lock();
-        const driver_copy *const copy = copies_at_hand();
-        const bool entered_now = beside_is_made(PLACE_LANE) ? beside_enter(PLACE_LANE) : CALL(copy, cuCtxSetCurrent, copy->context) == MG_SUCCESS;
-        done = !entered_now || rebuild_end_instances(all);
-        takeover_unlock();
+    const driver_copy *const copy = copies_at_hand();
+    if (!rebuild_has_unused(all) || takeover_has_to_wait()) return;
+    takeover_lock();
+    if (all ? !beside_is_made(PLACE_LANE) || beside_enter(PLACE_LANE) : CALL(copy, cuCtxSetCurrent, copy->context) == MG_SUCCESS)
+        rebuild_end_instances(all);
+    takeover_unlock();
+}
+
+// What there is of the copy at hand since it is.
+typedef struct {
+    unsigned number;
+    double since, ask_at;  // of the clock: when it came, and when it is looked again whether its next one may be made
+    bool given_up;         // it could not be made ahead: it is made at a fault
+    made_ahead made;
+} at_hand;
+
+// What this thread does breaks no capture of another one.
+static void relax(const driver_copy *copy) {
+    int mode = MG_CAPTURE_RELAXED;
+    CALL(copy, cuThreadExchangeStreamCaptureMode, WORD(&mode));
+}
+
+// The program has gone on in another copy.
+static void begin_with(at_hand *now) {
+    const driver_copy *const copy = copies_at_hand();
+    if (now->number == copy->number) return;
+    *now = (at_hand){.number = copy->number, .since = steps_now()};
+    relax(copy);
+    takeover_lock();
+    // Another one may be at hand by now: what is left of this one stays with it.
+    if (copies_at_hand() == copy && CALL(copy, cuCtxSetCurrent, copy->context) == MG_SUCCESS) ahead_end();
+    takeover_unlock();
+}
+
+// At first, after a move that failed, and in place of one that is at hand now: where the lane may be the one that has just died.
+static void make_ready_ahead(at_hand *now) {
+    const bool later = now->number != 0;
+    if (beside_is_tried() || now->given_up || steps_now() < now->ask_at) return;
+    now->ask_at = steps_now() + ASK_MS;
+    if (later && !lane_is_ready()) return;
+    if (later) claim_makes_ready(true);
+    takeover_lock();
+    const int64_t failures = reasons_count(REASON_second_failed);
+    const bool made = !takeover_was_refused() && now->number == copies_at_hand()->number && beside_make(PLACE_LANE);
+    if (made && beside_enter(PLACE_LANE)) warm_up();
+    if (later && !made && beside_is_tried()) {
+        beside_give_up();
+        reasons_let_go_to(REASON_second_failed, failures);
+        now->given_up = true;
     }
+    takeover_unlock();
+    if (later) claim_makes_ready(false);
+    if (made) takeover_ends_with_process();
 }
 
 static void *keep_ready(void *unused) {
     (void)unused;
     char directory[4096];
-    // What this thread does breaks no capture of another one.
-    int mode = MG_CAPTURE_RELAXED;
-    CALL(copies_at_hand(), cuThreadExchangeStreamCaptureMode, WORD(&mode));
-    if (!lane_directory(directory, sizeof directory)) reasons_hold(REASON_no_other_lane);
+    relax(&first_copy);
+    if (!lane_service(directory, sizeof directory)) reasons_hold(REASON_no_other_lane);
     images_prepare();
     say_what_may_come();
-    ahead = takeover_mode() == SECOND_HOT && lane_takes_ahead();
+    ahead = is_hot() && lane_takes_ahead();
     uint32_t served = 0;
     uint64_t seen = 0;
     reason why;
-    made_ahead made = {0};
-    while (!takeover_happened() && !takeover_was_refused()) {
+    at_hand now = {0};
+    while (!takeover_was_refused()) {
         double more = 0;
-        // At first, and after a move that failed.
-        if (ahead && !beside_is_made(PLACE_LANE)) {
-            takeover_lock();
-            const bool made_now = !takeover_happened() && beside_make(PLACE_LANE);
-            if (made_now && beside_enter(PLACE_LANE)) warm_up();
-            takeover_unlock();
-            if (made_now) takeover_ends_with_process();
-        }
+        begin_with(&now);
+        if (ahead) make_ready_ahead(&now);
         const request asked = request_now();
         if (asked.number != 0 && asked.number != served) {
             move_as_asked(&asked);
             served = asked.number;
-            made = (made_ahead){0};
+            now.made = (made_ahead){0};
             continue;
         }
+        if (takeover_happened() && steps_now() > now.since + CLEARED_MS) end_instances(false);
         say_what_may_come();
         const uint64_t total = work_total();
         variables_answer();
@@ -279,20 +328,20 @@ static void *keep_ready(void *unused) {
             ahead_look();
             room_map_ahead(MOST_IN_A_LOOK);
         }
-        make_ahead(&made);
+        make_ahead(&now.made);
         seen = total;
         pause_ms(LOOK_MS);
         // What the program frees is not kept for so long.
-        for (; more > 0; more -= LOOK_MS / 2) {
+        for (; more > 0 && now.number == copies_at_hand()->number; more -= LOOK_MS / 2) {
             pause_ms(more < LOOK_MS / 2 ? more : LOOK_MS / 2);
             if (ahead) room_map_ahead(MOST_IN_A_LOOK);
         }
     }
     takeover_lock();
-    if (takeover_happened()) ahead_end();
-    else if (beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE)) ahead_give_up(true);
+    if (beside_is_made(PLACE_LANE) && beside_enter(PLACE_LANE)) ahead_give_up(true);
     takeover_unlock();
-    end_instances(!takeover_happened());
+    if (rebuild_has_unused(true)) pause_ms(CLEARED_MS);
+    for (; rebuild_has_unused(true); pause_ms(LOOK_MS)) end_instances(true);
     return NULL;
 }
 
@@ -339,11 +388,10 @@ static bool take_over(void) {
             made.alone = steps_since(&made);
         }
         done = done && recovery_go_over(replay, &made) && !reasons_any(&why);
-        log_end(REASON_second_fault, "");
         if (done) {
-            go_on(false);
-            say(CLAIM_WENT_OVER, REASON_COUNT);
+            // Before any thread goes on: it may end the program.
             report_takeover("taken_over", REASON_COUNT, &made);
+            go_on(false);
             return true;
         }
         if (why == REASON_COUNT && !reasons_any(&why)) reasons_hold(why = REASON_second_failed);
@@ -359,7 +407,7 @@ bool takeover_after(const driver_copy *lost) {
     bool another = false;
     takeover_lock_at_once();
     if (copies_at_hand() != lost) another = true;
-    else if (!takeover_happened() && !takeover_was_refused()) {
+    else if (!takeover_was_refused()) {
         another = take_over();
         if (!another) takeover_refuse();
     }
@@ -372,15 +420,22 @@ void takeover_wait(void) {
     takeover_unlock();
 }
 
+// What is current in this thread as the program knows it.
+static word current_before(unsigned number) {
+    word current = 0;
+    // The first copy knows its threads' contexts after the fault, too (measured with 580).
+    if (CALL(&first_copy, cuCtxGetCurrent, WORD(&current)) == MG_SUCCESS || !takeover_was_move()) return current;
+    // What a driver answers of which the server has ended the client was not measured. The one before this may know, too; else, a program
+    // here has one context.
+    const driver_copy *const before = number != 0 ? copies_numbered(number) : NULL;
+    if (before == NULL || CALL(before, cuCtxGetCurrent, WORD(&current)) != MG_SUCCESS) return takeover_context();
+    return current == before->context ? takeover_context() : 0;
+}
+
 void takeover_enter(void) {
     driver_copy *const copy = copies_at_work();
     if (entered == copy->number) return;
+    const word current = current_before(entered);
     entered = copy->number;
-    word current = 0;
-    // The first copy knows its threads' contexts after the fault, too (measured with 580).
-    const mg_result asked = CALL(&first_copy, cuCtxGetCurrent, WORD(&current));
-    // What a driver answers of which the server has ended the client was not measured: a program here has one context.
-    if (asked != MG_SUCCESS && takeover_was_move()) current = takeover_context();
-    if (current == 0) return;
-    CALL(copy, cuCtxSetCurrent, rebuild_translate(current));
+    if (current != 0) CALL(copy, cuCtxSetCurrent, rebuild_translate(current));
 }

@@ -237,6 +237,8 @@ bool variables_are_saved(uint64_t total) {
     return total == 0 || atomic_load_explicit(&saved_behind, memory_order_acquire) == total;
 }
 
+void variables_go_on(void) { atomic_store_explicit(&saved_behind, UINT64_MAX, memory_order_release); }
+
 static bool write_saved(variable *v, bool *wrote) {
     // A module that was loaded since has what it has at first.
     if (!v->read || (v->initial != NULL && memcmp(v->initial, v->saved, v->size) == 0)) return true;

@@ -31,6 +31,9 @@ bool variables_save(uint64_t total);
 // Whether all is read since that much work was enqueued.
 bool variables_are_saved(uint64_t total);
 
+// At the commit: they are read again before the next one.
+void variables_go_on(void);
+
 // The second driver has its own of a module or library of that key: before a takeover, what it has at first is kept;
 // afterwards it gets what was read.
 bool variables_module_made(word key, word second_module, bool taken_over);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOVE_TOKEN = 3968, MOVE_ANSWER = 3976, ANSWER_UNDER_WAY = 1 };
+enum { MOVE_TOKEN = 3968, MOVE_ANSWER = 3976, ANSWER_UNDER_WAY = 1, CLAIM_PHASE = 4036, CLAIM_REASON = 4040 };
 
 static int move_table(void) {
     static int table = -1;
@@ -45,4 +45,10 @@ static int move_answer(uint32_t number) {
     uint64_t word = 0;
     if (pread(move_table(), &word, sizeof word, MOVE_ANSWER) != sizeof word || (uint32_t)word != number) return 0;
     return (int)(word >> 32) > ANSWER_UNDER_WAY ? (int)(word >> 32) : 0;
+}
+
+// What it says of itself: that it would live through a fault.
+static inline bool would_live(void) {
+    unsigned char phase = 0, reason = 0;
+    return pread(move_table(), &phase, 1, CLAIM_PHASE) == 1 && pread(move_table(), &reason, 1, CLAIM_REASON) == 1 && phase != 0 && reason == 0;
 }

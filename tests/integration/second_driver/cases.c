@@ -1791,6 +1791,8 @@ static void used_after_repetition(void) {
     expect(22, "content");
 }
 
+#include "rounds.h"
+
 static const struct { const char *name; void (*run)(void); } cases[] = {
 #define CASE(name) {#name, name}
     CASE(handles_used_again), CASE(image_in_writable_memory), CASE(image_in_a_file), CASE(destroyed_after), CASE(empty_copy), CASE(exported),
@@ -1815,6 +1817,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(mapped_ahead), CASE(mapped_ahead_in_flight), CASE(freed_is_free), CASE(freed_is_free_when_asked), CASE(freed_is_free_when_refused), CASE(freed_and_wanted),
     CASE(address_used_again), CASE(address_used_again_in_flight), CASE(host_memory_used_again), CASE(host_memory_is_left), CASE(access_given_later), CASE(access_taken), CASE(placed_while_another_reserves),
     CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition), CASE(variable_asked_in_flight),
+    CASE(made_between), CASE(found_again), CASE(handles_between), CASE(variables_between), CASE(limit_between), CASE(without_end),
 };
 
 static void *read_file(const char *path) {

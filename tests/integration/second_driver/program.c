@@ -4,7 +4,8 @@
 //
 // WHEN: idle (the fault comes while no stream has work), any (at any operation), late (at any one behind the middle), never;
 // culprit (late, by a kernel of its own); move (it is moved, so often as REQUESTS says, or until it has moved, and there is no fault);
-// both (it is moved, and the fault comes at any operation); other (likewise, and it is the other lane's).
+// both (it is moved, and the fault comes at any operation); other (likewise, and it is the other lane's); rounds (so many times as
+// REQUESTS says, one after the other or two at once, it is moved, or the lane faults on which it is, and serves again).
 //
 // Prints "survived", "lost CODE" if a call failed with CODE, or "WRONG ..." and ends with 1 if anything was not as it would have
 // been. The fault is a file in the pipe directory.
@@ -43,7 +44,7 @@ enum { ELEMENTS = 1024, BYTES = 4 * ELEMENTS, SLOTS = 3 };
 
 static void *context, *affine, *combine, *count, *trap;
 static int threads, operations;
-static bool at_idle, at_any, at_late, is_culprit, moves, is_of_other;
+static bool at_idle, at_any, at_late, is_culprit, moves, is_of_other, in_rounds;
 static int requests = 1;
 static _Atomic int answered;  // requests
 static pthread_barrier_t barrier;
@@ -334,6 +335,76 @@ static void look_at_answers(void) {
     }
 }
 
+// How often it has gone over, by what the preload has reported; or had when it moved last.
+static int goings_over(bool by_move) {
+    static char all[1 << 16];
+    const int fd = open(getenv("MPSGUARD_SECOND_REPORT"), O_RDONLY | O_CLOEXEC);
+    const ssize_t size = fd >= 0 ? read(fd, all, sizeof all - 1) : 0;
+    int found = 0, at_move = 0;
+    if (fd >= 0) close(fd);
+    all[size > 0 ? size : 0] = '\0';
+    for (const char *at = all; (at = strstr(at, "\"outcome\": \"")) != NULL; ++at)
+        if (strncmp(at + 12, "taken_over", 10) == 0) ++found;
+        else if (strncmp(at + 12, "moved", 5) == 0) at_move = ++found;
+    return by_move ? at_move : found;
+}
+
+// A lane does that to the drivers that it has, and not to those that come to it later.
+static void end_incarnation(int at, const char *what) {
+    static int incarnations[2];
+    char path[4096], name[32];
+    is_of_other = at == 1;
+    snprintf(name, sizeof name, incarnations[at] > 0 ? "%s-%d" : "%s", what, incarnations[at]);
+    ++incarnations[at];
+    snprintf(path, sizeof path, "%s/incarnation.new", getenv(at == 1 ? "MPSGUARD_SECOND_PIPE_DIRECTORY" : "CUDA_MPS_PIPE_DIRECTORY"));
+    FILE *const f = fopen(path, "w");
+    char to[4096];
+    snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - 4), path);
+    if (f == NULL || fprintf(f, "%d", incarnations[at]) < 0 || fclose(f) != 0 || rename(path, to) != 0) wrong("incarnation", at);
+    tell_lane(name);
+}
+
+// The lane at hand faults.
+static void fault_in_round(void) {
+    end_incarnation(goings_over(false) % 2, "fault");
+    atomic_store(&faulted, true);
+}
+
+// Returns whether there is no round any more.
+static bool look_at_rounds(worker *w) {
+    static int rounds, asked, expected;
+    static bool moving, faulting;
+    static struct timespec since;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const int over = goings_over(false);
+    const int answer = moving ? move_answer((uint32_t)asked) : 0;
+    // The old server has ended this client, before another driver comes there.
+    if (answer == 2 && getenv("ENDED_AFTERWARDS") != NULL) end_incarnation((goings_over(true) - 1) % 2, "gone");
+    if (answer != 0) moving = false;
+    // One that came in the middle of a move may have been that of the lane that was left.
+    if (faulting && (over >= expected || (!moving && now.tv_sec > since.tv_sec + 3))) faulting = false;
+    if (rounds == requests) return !moving && !faulting;
+    const bool beside = next(w) % 4 == 0;
+    if ((moving || faulting) && !(beside && moving != faulting)) return false;
+    if (next(w) % 3 != 0 && !(moving || faulting)) return false;
+    const bool faults = moving || (!faulting && next(w) % 2 == 0);
+    // Mostly where it says that it would live.
+    if (faults && !would_live() && next(w) % 64 != 0) return false;
+    ++rounds;
+    if (faults) {
+        faulting = true;
+        expected = over + 1;
+        since = now;
+        fault_in_round();
+    } else {
+        moving = true;
+        ++asked;
+        if (!ask_move((uint32_t)asked, asked % 2 ? 2500 : 0)) wrong("request", asked);
+    }
+    return false;
+}
+
 static void work(worker *w, bool first) {
     int end = operations;
     const int half = operations / 2, moment = at_late ? half + (int)(next(w) % (unsigned)(half + 1)) : (int)(next(w) % (unsigned)operations);
@@ -343,6 +414,9 @@ static void work(worker *w, bool first) {
     write_all(w);
     copy_over(w);
     for (int i = 0; i < end && atomic_load(&lost) == 0; ++i) {
+        static _Atomic bool rounds_are_over;
+        if (in_rounds && first && next(w) % 4 == 0 && look_at_rounds(w)) atomic_store(&rounds_are_over, true);
+        if (in_rounds && !atomic_load(&rounds_are_over) && i == end - 1) ++end;
         if (moves && first && i >= (at_any ? moment / 2 : moment)) look_at_answers();
         // Goes on until it has moved, and for a while after that. After a fault nothing answers.
         if (moves && !atomic_load(&faulted) && atomic_load(&answered) < requests && i == end - 1 - half) ++end;
@@ -400,6 +474,7 @@ int main(int argc, char **argv) {
     moves = strcmp(argv[4], "move") == 0 || strcmp(argv[4], "both") == 0 || is_of_other;
     if (strcmp(argv[4], "both") == 0 || is_of_other) at_any = true;
     if (argc == 7) requests = atoi(argv[6]);
+    in_rounds = strcmp(argv[4], "rounds") == 0;
     at_late = is_culprit || strcmp(argv[4], "late") == 0;
     void *module, *const image = read_file(argv[5]);
     int shared = 0;

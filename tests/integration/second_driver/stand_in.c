@@ -6,6 +6,8 @@
 //   * after a fault in the lane (a file `fault` in its pipe directory) every call that concerns the context gives 719,
 //     what is queued is lost, and the first kernel of each stream is half done; some calls answer still (`alive`). With
 //     STAND_IN_SEED, by chance, work in each stream is done before the fault, or done without anything that says so;
+//   * a lane that has faulted serves again, to copies that come to it later: a file `incarnation` has its number, and what concerns one
+//     behind the first is `fault-N`, `gone-N`;
 //   * where the pipe directory has a control daemon, it is a client of that (mps.h), and the server tells of the fault;
 //   * memory is exported after the fault too, and outlives the copy that made it;
 //   * where there is no pipe directory, it runs outside of MPS: a fault of its own kernels is that of no lane;
@@ -21,6 +23,8 @@
 //
 // What is not known of a driver, it may be told to do: where its lane has a file `bound`, an instance is of use with the memory and the limit of the stack
 // alone that were there when it was made.
+//
+// Likewise, with STAND_IN_EXPORTS_ONCE, to export nothing that it has imported.
 //
 // Work is queued, and done when something waits for it; with STAND_IN_SEED, by chance also before.
 #define _GNU_SOURCE
@@ -74,11 +78,11 @@ typedef struct operation {
 typedef struct graph { const void *of_copy; struct stream *origin; operation *first, **last; uint64_t id; bool broken; int mode; size_t stack; const void *thread; struct graph *ended; } graph;
 typedef struct stream { const void *of_copy; operation *first, **last; uint64_t enqueued, done; bool gone, blocking, torn; graph *captured; } stream;
 typedef struct event { const void *of_copy; stream *in; uint64_t behind; graph *captured; } event;
-typedef struct { int fd; uint64_t size; int references; ino_t inode; } memory;
+typedef struct { int fd; uint64_t size; int references; ino_t inode; bool imported; } memory;
 typedef struct { uint64_t at, size; int of; uint64_t offset; int access; } range;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char lane[512];
+static char lane[512], of_lane[16];  // and the end of the names of its files
 static bool initialised, lost, trapped, was_reset;
 static int loss = LOST;  // the word for it
 static int first_visible;  // the GPU that is number 0
@@ -112,7 +116,7 @@ static bool fails(const char *name, int call) {
 // The server has ended this client (a file `gone`): then no call is answered any more.
 static bool is_gone(void) {
     char path[600];
-    snprintf(path, sizeof path, "%s/gone", lane);
+    snprintf(path, sizeof path, "%s/gone%s", lane, of_lane);
     return access(path, F_OK) == 0;
 }
 
@@ -125,7 +129,7 @@ static void tear(stream *s);
 static bool is_lost(void) {
     char path[600];
     if (lost || primary == 0) return lost;
-    snprintf(path, sizeof path, "%s/fault", lane);
+    snprintf(path, sizeof path, "%s/fault%s", lane, of_lane);
     if (!trapped && access(path, F_OK) != 0 && !mps_is_lost()) return false;
     if (pthread_mutex_trylock(&lock) == 0) {
         fputs("streams are torn without the lock\n", stderr);
@@ -186,7 +190,7 @@ static void meet_in(const char *what) {
 static void trap(void) {
     char path[600];
     trapped = true;
-    snprintf(path, sizeof path, "%s/fault", lane);
+    snprintf(path, sizeof path, "%s/fault%s", lane, of_lane);
     if (is_alone()) mps_tell_kernel_log(first_visible + device, true);
     else if (!mps_trap(first_visible + device)) close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
 }
@@ -397,6 +401,11 @@ EXPORT int cuInit(unsigned flags) {
     if (bind(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length + 1)) != 0) return close(fd), OPERATING_SYSTEM;
     const char *const where = getenv("CUDA_MPS_PIPE_DIRECTORY");
     snprintf(lane, sizeof lane, "%s", where != NULL ? where : "");
+    char path[600], number[12] = "";
+    snprintf(path, sizeof path, "%s/incarnation", lane);
+    const int incarnation = open(path, O_RDONLY | O_CLOEXEC);
+    if (incarnation >= 0 && read(incarnation, number, sizeof number - 1) > 0) snprintf(of_lane, sizeof of_lane, "-%s", number);
+    if (incarnation >= 0) close(incarnation);
     const char *const visible = getenv("CUDA_VISIBLE_DEVICES");
     if (visible != NULL && strncmp(visible, "GPU-", 4) == 0) first_visible = (int)strtol(visible + strlen(visible) - 2, NULL, 16);
     MAY_FAIL;
@@ -900,7 +909,7 @@ static int keep(int fd) {
     int i = 1;
     while (i < MOST && memories[i].references > 0) ++i;
     if (i == MOST || fstat(fd, &s) != 0) return 0;
-    memories[i] = (memory){fd, (uint64_t)s.st_size, 1, s.st_ino};
+    memories[i] = (memory){fd, (uint64_t)s.st_size, 1, s.st_ino, false};
     have_together(&memories[i], 1);
     return i;
 }
@@ -961,13 +970,14 @@ EXPORT int cuMemRetainAllocationHandle(unsigned long long *out, void *at) {
     }
     END(INVALID);
 }
-EXPORT int cuMemExportToShareableHandle(int *fd, unsigned long long h, int type, unsigned long long f) { (void)type, (void)f; MAY_FAIL; *fd = dup(memories[h].fd); return *fd >= 0 ? OK : INVALID; }
+EXPORT int cuMemExportToShareableHandle(int *fd, unsigned long long h, int type, unsigned long long f) { (void)type, (void)f; MAY_FAIL; if (memories[h].imported && getenv("STAND_IN_EXPORTS_ONCE") != NULL) return INVALID; *fd = dup(memories[h].fd); return *fd >= 0 ? OK : INVALID; }
 EXPORT int cuMemImportFromShareableHandle(unsigned long long *out, void *fd, int type) {
     (void)type;
     MAY_FAIL;
     pthread_mutex_lock(&lock);
     const int own = dup((int)(intptr_t)fd);
     *out = own >= 0 ? (unsigned long long)keep(own) : 0;
+    memories[*out].imported = true;
     END(*out != 0 ? OK : INVALID);
 }
 EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size) {

@@ -45,7 +45,7 @@ def test_a_program_that_uses_one_of_several_gpus_goes_on(built: Bench, tmp_path:
 def test_a_fault_of_the_other_lane_afterwards_is_told_as_one(built: Bench, tmp_path: Path) -> None:
     """Also by a call for which something has to be made there first: the program has to know its context is gone."""
     ended = built.case(tmp_path, "cold", "second_lane_faults_too")
-    assert (ended.said, ended.reason) == ("lost 719", None)
+    assert (ended.said, ended.reason) == ("lost 719", "changed_variables")
 
 
 def test_a_program_that_uses_two_gpus_gets_the_error(built: Bench, tmp_path: Path) -> None:

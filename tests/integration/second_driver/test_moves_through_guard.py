@@ -63,12 +63,12 @@ class Load:
         self._thread.join()
 
 
-def ready(guard: Guarded, served: Served, mode: str) -> None:
+def ready(guard: Guarded, served: Served, mode: str, to: str = "default-1") -> None:
     served.work_and_stand_still()
     claimed = [{"survives": "yes", "reason": ""}]
     wait_for("it says what it would do", lambda: guard.asked("clients")["survival"] == claimed)
     if mode == "hot":
-        wait_for("its second driver is known", lambda: served.client(guard)["second_lane"] == "default-1")
+        wait_for("its second driver is known", lambda: served.client(guard)["second_lane"] == to)
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
@@ -88,11 +88,50 @@ def test_a_program_under_load_changes_lanes(guard: Guarded, built: Bench, mode: 
     assert (told["data"]["lane"], told["data"]["was"]) == ("default-1", "default-0")
     assert told["data"]["kept"] == "it stays until the process ends"
     # No fault was.
-    assert guard.asked("clients")["survival"] == [{"survives": "moved", "reason": ""}]
     assert guard.asked("incidents")["incidents"] == []
-    again = guard.ctl("move", str(served.program.pid))
-    assert again.returncode == 1
-    assert "moved_already" in again.stdout + again.stderr
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_a_program_moves_there_and_back_and_there_again(guard: Guarded, built: Bench, mode: str) -> None:
+    served = Served(guard, built, mode)
+    lanes = ["default-0", "default-1"]
+    for now, to in [lanes, lanes[::-1], lanes]:
+        ready(guard, served, mode, to)
+        load = Load(served)
+        done = guard.ctl("--json", "move", str(served.program.pid))
+        load.end()
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert set(load.codes) <= {0}
+        client = served.client(guard)
+        assert (client["lane"], client["lane_before"], client["second_lane"]) == (to, now, None)
+    assert served.ask() == {"event": "done", "code": 0}
+
+
+def test_the_share_of_a_program_changes_again_and_again(guard: Guarded, built: Bench) -> None:
+    served = Served(guard, built, "cold")
+    for share in ("30", "60", "45"):
+        ready(guard, served, "cold")
+        done = guard.ctl("resize", str(served.program.pid), "--share", share)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert served.client(guard)["sm_share"] == float(share)
+        assert served.ask() == {"event": "done", "code": 0}
+
+
+def test_a_program_lives_through_a_fault_of_the_lane_that_it_moved_to(guard: Guarded, built: Bench) -> None:
+    served, culprit = Served(guard, built, "cold"), Served(guard, built, "cold")
+    for each in (served, culprit):
+        each.work_and_stand_still()
+    claimed = [{"survives": "yes", "reason": ""}] * 2
+    for each in (served, culprit):
+        wait_for("both say what they would do", lambda: guard.asked("clients")["survival"] == claimed)
+        assert guard.ctl("move", str(each.program.pid)).returncode == 0
+        each.work_and_stand_still()
+    wait_for("both say what they would do", lambda: guard.asked("clients")["survival"] == claimed)
+    # Its work in flight is lost, and cannot be done again.
+    assert culprit.ask("trap") == {"event": "lost", "code": 719}
+    assert served.ask() == {"event": "done", "code": 0}, served.report()
+    client = wait_for("the guard knows", lambda: found if (found := served.client(guard))["went_over_at"] else None)
+    assert (client["lane"], client["lane_before"]) == ("default-0", "default-1")
 
 
 def test_a_program_that_shuts_its_old_connections_down_is_gone_from_the_old_lane(guard: Guarded, built: Bench) -> None:

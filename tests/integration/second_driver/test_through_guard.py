@@ -34,6 +34,11 @@ def survival(guard: Guarded) -> list[dict[str, str] | None]:
     return found
 
 
+def state_of(guard: Guarded, lane: str) -> str:
+    (state,) = [each["state"] for each in guard.asked("lanes")["lanes"] if each["name"] == lane]
+    return str(state)
+
+
 def fault(guard: Guarded) -> None:
     assert guard.client("--fault", "trap").expect("died")["error"] == 719
 
@@ -53,6 +58,29 @@ def test_an_idle_program_goes_over(guard: Guarded, built: Bench, mode: str) -> N
     wait_for("the old lane recovers", lambda: guard.lane()["state"] == "ACTIVE")
     assert [event["data"]["went_over"] for event in guard.events("server_ended")] == [1]
     assert served.ask() == {"event": "done", "code": 0}
+
+
+def goes_over(guard: Guarded, served: Served, mode: str, now: str, to: str) -> None:
+    """A fault of the lane that a program is on, in which it goes on on the other one."""
+    served.work_and_stand_still()
+    wait_for("it says that it would live", lambda: survival(guard) == [{"survives": "yes", "reason": ""}])
+    if mode == "hot":
+        wait_for("its next driver is known", lambda: served.client(guard)["second_lane"] == to)
+    fault(guard)
+    assert served.ask() == {"event": "done", "code": 0}, served.report()
+    client = wait_for("the guard knows", lambda: found if (found := served.client(guard))["lane"] == to else None)
+    assert client["lane_before"] == now
+    wait_for("the lane that it left recovers", lambda: state_of(guard, now) == "ACTIVE")
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_a_program_goes_over_and_back_and_over_again(guard: Guarded, built: Bench, mode: str) -> None:
+    served = Served(guard, built, mode)
+    lanes = ["default-0", "default-1"]
+    for now, to in [lanes, lanes[::-1], lanes]:
+        goes_over(guard, served, mode, now, to)
+    assert len(guard.events("client_went_over")) == 3
+    assert [event["data"]["went_over"] for event in guard.events("server_ended")] == [1, 1, 1]
 
 
 def test_what_will_not_live_is_told_before_the_fault(guard: Guarded, built: Bench) -> None:

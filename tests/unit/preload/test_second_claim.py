@@ -33,9 +33,17 @@ def table(block: bytes, *, head: bytes = HEAD, sealed: bool = True) -> Iterator[
 
 
 def test_it_says_what_was_written() -> None:
-    claim = SecondClaim(ClaimPhase.REFUSED, "hot", "repeated_fault", RepetitionState.FAULTED)
-    with table(second_claim.encode(claim, 2)) as fd:
-        assert second_claim.read(fd) == claim
+    again = SecondClaim(ClaimPhase.MOVED, "cold", "no_copies_left", times=3, makes_ready=True)
+    for claim in (SecondClaim(ClaimPhase.REFUSED, "hot", "repeated_fault", RepetitionState.FAULTED), again):
+        with table(second_claim.encode(claim, 2)) as fd:
+            assert second_claim.read(fd) == claim
+
+
+@pytest.mark.parametrize("phase", [ClaimPhase.WENT_OVER, ClaimPhase.MOVED])
+def test_a_program_with_an_older_preload_has_gone_over_once_and_does_not_again(phase: ClaimPhase) -> None:
+    found = second_claim.decode(second_claim.LAYOUT.pack(2, phase, 1, 0, 0, b""))
+    assert found is not None
+    assert (found.times, found.reason, found.may_go_over) == (1, "no_copies_left", False)
 
 
 def test_a_table_without_a_claim_has_none() -> None:
@@ -46,12 +54,12 @@ def test_a_table_without_a_claim_has_none() -> None:
 def test_a_reason_that_is_not_known_is_one_word() -> None:
     """A program's own text reaches no reader."""
     for name in (b"<script>", b"x" * 32, b"\xff\xfe", b"managed_memory\0evil"):
-        found = second_claim.decode(second_claim.LAYOUT.pack(2, 1, 1, 0, name))
+        found = second_claim.decode(second_claim.LAYOUT.pack(2, 1, 1, 0, 0, name))
         assert found == SecondClaim(ClaimPhase.WAITING, "cold", OTHER)
 
 
 def test_an_outcome_of_a_repetition_that_is_not_known_is_none() -> None:
-    found = second_claim.decode(second_claim.LAYOUT.pack(2, 1, 1, 5, b""))
+    found = second_claim.decode(second_claim.LAYOUT.pack(2, 1, 1, 5, 0, b""))
     assert found is not None
     assert found.repetition is RepetitionState.NO_RESULT
 
@@ -64,7 +72,7 @@ def test_it_numbers_outcomes_as_the_preload_does() -> None:
 
 @pytest.mark.parametrize("words", [(3, 1, 1), (2, 9, 1), (2, 1, 9)])
 def test_a_claim_that_makes_no_sense_is_refused(words: tuple[int, int, int]) -> None:
-    with table(second_claim.LAYOUT.pack(*words, 0, b"")) as fd, pytest.raises(TableError):
+    with table(second_claim.LAYOUT.pack(*words, 0, 0, b"")) as fd, pytest.raises(TableError):
         second_claim.read(fd)
 
 

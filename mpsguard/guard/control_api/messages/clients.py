@@ -53,8 +53,7 @@ class Survival(msgspec.Struct, frozen=True):
 
     survives: Literal["yes", "no", "unknown", "repeats alone", "went over", "moved"]
     """``yes``: if nothing of it changes, and it is idle then. ``repeats alone``: one has hit it, and its work in
-    flight is done again outside of MPS. ``went over``: it has lived through one. ``moved``: it has moved without one,
-    and would not live through one any more."""
+    flight is done again outside of MPS. ``went over``, ``moved``: of guards for which a program goes over once."""
     reason: str
     """Why not (docs/reference/second-driver.md); "" unless it is ``no``."""
 

@@ -29,6 +29,7 @@ from mpsguard.guard.model import Client, LaneReport, LaneState
 from mpsguard.linux.identity import Credentials, ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.stat_reader import StatReader
+from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
 from tests.unit.guard.broker.test_standby_places import Uninterested
 
 ALICE = 1001
@@ -75,6 +76,7 @@ class Place:
         self.culprits: set[ProcessKey] = set()
         self.innocents: dict[ProcessKey, float] = {}
         self.lanes = LaneSet(cast("Any", [self.first, self.second]), path / "active")
+        self.claims: dict[ProcessKey, SecondClaim] = {}
         self.verdicts = Found(DomainConfig(), self.culprits, self.innocents)
         self.drivers = self.made()
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -88,9 +90,16 @@ class Place:
             all_ahead=self.all_ahead,
             levers=lambda _: SHARE,
             connected=lambda client: self.came.append(client.process),
+            said=self.said,
             verdicts=self.verdicts,
             events=self.events,
         )
+
+    async def said(self, process: ProcessKey) -> SecondClaim | None:
+        return self.claims.get(process)
+
+    def says(self, process: ProcessKey, phase: ClaimPhase, times: int, *, makes_ready: bool = False) -> None:
+        self.claims[process] = SecondClaim(phase, "hot", "", times=times, makes_ready=makes_ready)
 
     def client(
         self, lane: str = "d-0", uid: int = ALICE, program: Sequence[str] = ("cat",), mode: str | None = None
@@ -152,12 +161,13 @@ def test_after_a_fault_it_is_on_the_other_lane_as_one_client_with_its_class(tmp_
         # Its connection for a context, or again for its driver: it may have let go of the one that had its share.
         assert await place.connect(process) == SHARE
         assert (place.now(process).lane, place.now(process).second_lane, place.came) == ("d-0", "d-1", [process])
-        changed = place.drivers.went_over(process)
+        changed = place.drivers.went_over(process, 1)
         assert changed is not None
         assert (changed.lane, changed.lane_before, changed.second_lane) == ("d-1", "d-0", None)
-        assert place.drivers.went_over(process) is None
+        assert place.drivers.went_over(process, 1) is None
         assert len(place.table) == 1
         # Further contexts of the second driver stay on its lane.
+        place.says(process, ClaimPhase.WENT_OVER, 1)
         await place.connect(process)
         assert place.now(process) == changed
 
@@ -208,11 +218,11 @@ def test_that_it_went_over_is_believed_after_a_fault_and_behind_a_second_driver_
     async def body(place: Place) -> None:
         process = place.client()
         await place.connect(process)
-        assert place.drivers.went_over(process) is None
+        assert place.drivers.went_over(process, 1) is None
         place.fault(place.first)
         without = place.client()
-        assert place.drivers.went_over(without) is None
-        assert place.drivers.went_over(process) is not None
+        assert place.drivers.went_over(without, 1) is None
+        assert place.drivers.went_over(process, 1) is not None
 
     run(tmp_path, body, all_ahead=True)
 
@@ -227,7 +237,7 @@ def test_a_first_driver_that_works_again_has_lost_nothing(tmp_path: Path) -> Non
         assert place.drivers.has_lost(place.now(process))
         place.first.become(LaneState.ACTIVE)
         place.drivers.reconnected(process)
-        assert place.drivers.went_over(process) is None
+        assert place.drivers.went_over(process, 1) is None
 
     run(tmp_path, body, all_ahead=True)
 
@@ -239,23 +249,9 @@ def test_a_second_driver_on_a_lane_that_faults_is_lost_and_goes_nowhere(tmp_path
         place.fault(place.second)
         assert place.now(process).second_lane is None
         place.fault(place.first)
-        assert place.drivers.went_over(process) is None
+        assert place.drivers.went_over(process, 1) is None
 
     run(tmp_path, body, all_ahead=True)
-
-
-def test_nobody_goes_over_twice(tmp_path: Path) -> None:
-    async def body(place: Place) -> None:
-        process = place.client()
-        place.fault(place.first)
-        await place.connect(process)
-        place.drivers.went_over(process)
-        place.first.become(LaneState.ACTIVE)
-        place.fault(place.second)
-        with pytest.raises(RefusedError, match="has gone over once"):
-            await place.connect(process)
-
-    run(tmp_path, body)
 
 
 def test_the_next_guard_knows_lanes_and_losses(tmp_path: Path) -> None:
@@ -263,7 +259,7 @@ def test_the_next_guard_knows_lanes_and_losses(tmp_path: Path) -> None:
         gone, idle = place.client(), place.client()
         place.fault(place.first)
         await place.connect(gone)
-        place.drivers.went_over(gone)
+        place.drivers.went_over(gone, 1)
         before = place.now(gone)
         await place.drivers.saved()
         place.first.become(LaneState.ACTIVE)  # its server was ended
@@ -306,7 +302,7 @@ def test_refusals_are_told_once_and_after_a_fault(tmp_path: Path) -> None:
 
 
 def test_the_reason_of_a_refusal_says_what_is_missing() -> None:
-    assert "no client" in refusal(None, lost=True, ahead=True, culprit=False)
+    assert "no client" in refusal(None, lost=True, ahead=True, culprit=False, begins=True)
 
 
 @pytest.mark.parametrize(

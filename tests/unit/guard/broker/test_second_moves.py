@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from mpsguard.guard.broker.second_places import Move
 from mpsguard.guard.config import ServiceClass
 from mpsguard.guard.lanes.levers import Levers
 from mpsguard.linux.identity import Credentials
+from mpsguard.preload.second_claim import ClaimPhase
 from tests.unit.guard.broker.test_second_drivers import ALICE, Place, run
 
 
@@ -33,6 +35,25 @@ def test_a_client_that_is_asked_to_move_connects_without_a_fault_and_has_the_sha
     run(tmp_path, body)
 
 
+def test_a_driver_is_not_brought_to_a_lane_that_ends_the_work_of_its_client(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client(uid=0)
+        place.drivers.begin_move(process, Move("d-1"))
+        await place.connect(process, uid=0)
+        place.drivers.moved(process)
+        place.says(process, ClaimPhase.MOVED, 1, makes_ready=True)
+        assert place.drivers.readiness(process.pid) == "wait"
+        came = asyncio.ensure_future(place.connect(process, uid=0))
+        await asyncio.sleep(0)
+        assert place.now(process).second_lane is None
+        place.drivers.let_go(process)
+        assert place.drivers.readiness(process.pid) == "ready"
+        await came
+        assert place.now(process).second_lane == "d-0"
+
+    run(tmp_path, body)
+
+
 def test_that_a_client_has_moved_is_believed_if_it_was_asked_to_and_has_a_second_driver_there(tmp_path: Path) -> None:
     async def body(place: Place) -> None:
         process = place.client()
@@ -45,8 +66,23 @@ def test_that_a_client_has_moved_is_believed_if_it_was_asked_to_and_has_a_second
         assert (changed.lane, changed.lane_before) == ("d-1", "d-0")
         place.drivers.left(process)
         assert place.now(process).lane_before is None
-        # Once alone.
+        # It was asked once.
         assert place.drivers.moved(process) is None
+
+    run(tmp_path, body)
+
+
+def test_a_client_moves_there_and_back(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        for lane, before in (("d-1", "d-0"), ("d-0", "d-1"), ("d-1", "d-0")):
+            place.drivers.begin_move(process, Move(lane))
+            await place.connect(process)
+            changed = place.drivers.moved(process)
+            assert changed is not None
+            assert (changed.lane, changed.lane_before, changed.second_lane) == (lane, before, None)
+            place.drivers.let_go(process)
+        assert place.drivers.times(process) == 3
 
     run(tmp_path, body)
 

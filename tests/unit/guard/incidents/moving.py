@@ -33,7 +33,7 @@ for line in sys.stdin:
     said = json.loads(line) if line.strip() else {}
     driver._token = said.get("word", driver._token)
     if said.get("moved"):
-        driver._say(ClaimPhase.MOVED, "")
+        driver._go_on(ClaimPhase.MOVED)
     driver._answer(MoveState(said.get("number", 0), MoveAnswer(said.get("answer", 0))))
     print(flush=True)
 """

@@ -22,31 +22,35 @@ CLAIM = SecondClaim(ClaimPhase.WAITING, "cold", "")
 
 
 def test_one_that_waits_can_move() -> None:
-    assert refusal(CLIENT, CLAIM, moving=False) == ""
+    assert refusal(CLIENT, CLAIM, moving=False, times=0) == ""
+
+
+@pytest.mark.parametrize("phase", [ClaimPhase.WENT_OVER, ClaimPhase.MOVED])
+def test_one_that_has_gone_over_can_move_again(phase: ClaimPhase) -> None:
+    client = msgspec.structs.replace(CLIENT, moved_at=1.0, went_over_at=2.0)
+    assert refusal(client, SecondClaim(phase, "cold", "", times=2), moving=False, times=2) == ""
 
 
 def test_what_would_refuse_a_takeover_now_is_left_to_the_program() -> None:
     """Work in flight is nothing that is in the way: it is waited for."""
-    assert refusal(CLIENT, SecondClaim(ClaimPhase.WAITING, "cold", "work_in_flight"), moving=False) == ""
+    assert refusal(CLIENT, SecondClaim(ClaimPhase.WAITING, "cold", "work_in_flight"), moving=False, times=0) == ""
 
 
 @pytest.mark.parametrize(
     ("changes", "claim", "moving", "why"),
     [
         ({"second_driver": None}, CLAIM, False, "MPSGUARD_SECOND_DRIVER"),
-        ({"moved_at": 1.0}, CLAIM, False, "moved_already"),
-        ({"went_over_at": 1.0}, CLAIM, False, "moved_already"),
         ({}, CLAIM, True, "being moved"),
         ({}, None, False, "nothing"),
         ({}, SecondClaim(ClaimPhase.REFUSED, "cold", "managed_memory"), False, "managed_memory"),
     ],
 )
 def test_others_are_told_why_not(changes: dict[str, Any], claim: SecondClaim | None, moving: bool, why: str) -> None:
-    assert why in refusal(msgspec.structs.replace(CLIENT, **changes), claim, moving=moving)
+    assert why in refusal(msgspec.structs.replace(CLIENT, **changes), claim, moving=moving, times=0)
 
 
 def test_another_process_is_no_client() -> None:
-    assert refusal(None, None, moving=False)
+    assert refusal(None, None, moving=False, times=0)
 
 
 def test_a_word_by_which_one_process_was_asked_is_no_other_ones(tmp_path: Path) -> None:
@@ -170,7 +174,7 @@ def test_a_program_that_says_that_it_moved_and_did_not_is_not_being_moved(tmp_pa
         with pytest.raises(MoveError, match="without a second driver"):
             await first
         assert moving.watch.drivers.move_of(process) is None
-        with pytest.raises(MoveError, match="moved_already"):
+        with pytest.raises(MoveError, match="says that it has moved"):
             await moving.begin(process)
 
     run(tmp_path, body)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
@@ -27,9 +28,9 @@ from mpsguard.preload.second_claim import ClaimPhase, RepetitionState, SecondCla
 from tests.unit.guard.broker.test_second_drivers import ALICE, Place
 
 WAITS = SecondClaim(ClaimPhase.WAITING, "cold", "")
-WENT_OVER = SecondClaim(ClaimPhase.WENT_OVER, "cold", "")
+WENT_OVER = SecondClaim(ClaimPhase.WENT_OVER, "cold", "", times=1)
 REPEATS = SecondClaim(ClaimPhase.GOING_OVER, "cold", "", RepetitionState.UNDER_WAY)
-COMPLETED = SecondClaim(ClaimPhase.WENT_OVER, "cold", "", RepetitionState.COMPLETED)
+COMPLETED = SecondClaim(ClaimPhase.WENT_OVER, "cold", "", RepetitionState.COMPLETED, times=1)
 FAULTED = SecondClaim(ClaimPhase.REFUSED, "cold", "repeated_fault", RepetitionState.FAULTED)
 
 
@@ -119,6 +120,24 @@ def test_a_repetition_is_told_once_and_its_work_is_not_its_lanes_meanwhile(tmp_p
     with_watch(tmp_path, body)
 
 
+def test_one_that_has_gone_over_may_repeat_again_after_another_fault(tmp_path: Path) -> None:
+    def body(place: Place, watch: SecondDriverWatch, _: LaneSet, process: ProcessKey) -> None:
+        for claim in (REPEATS, COMPLETED):
+            watch._claimed(process, claim)
+        place.first.become(LaneState.ACTIVE)
+        again = msgspec.structs.replace(REPEATS, times=1)
+        # Its lane has not faulted.
+        watch._claimed(process, again)
+        assert outcomes(place) == [None, "completed"]
+        place.fault(place.second)
+        watch.drivers.faulted("d-1")
+        watch._claimed(process, again)
+        watch._claimed(process, msgspec.structs.replace(FAULTED, times=1))
+        assert outcomes(place) == [None, "completed", None, "faulted"]
+
+    with_watch(tmp_path, body)
+
+
 def test_a_repetition_without_a_fault_is_none(tmp_path: Path) -> None:
     def body(place: Place, watch: SecondDriverWatch, _: LaneSet, __: ProcessKey) -> None:
         place.first.become(LaneState.ACTIVE)
@@ -186,7 +205,7 @@ def test_the_last_word_of_a_client_that_has_ended_counts_once(tmp_path: Path) ->
         watch._claimed(process, REPEATS)
         client = place.now(process)
         before = watch._repetitions.forget(process)
-        watch._last_word(client, time.monotonic(), before, FAULTED)
+        watch._last_word(client, time.monotonic(), before, 0, FAULTED)
         assert outcomes(place) == [None, "faulted"]
         assert watch._repetitions.forget(process) is RepetitionState.NONE
 
