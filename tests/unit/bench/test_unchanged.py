@@ -94,7 +94,9 @@ def test_the_last_word_of_a_program_is_heard_after_its_end(tmp_path: Path) -> No
         (SecondClaim(ClaimPhase.WAITING, "cold", ""), YES),
         (SecondClaim(ClaimPhase.WAITING, "hot", "arrays"), "arrays"),
         (SecondClaim(ClaimPhase.REFUSED, "hot", "graphs"), "graphs"),
-        (SecondClaim(ClaimPhase.WENT_OVER, "hot", ""), "went_over"),
+        (SecondClaim(ClaimPhase.REFUSED, "hot", ""), "refused"),
+        # It would live through another one.
+        (SecondClaim(ClaimPhase.WENT_OVER, "hot", "", times=1), YES),
     ],
 )
 def test_a_claim_is_one_word(claim: SecondClaim, word: str) -> None:
