@@ -26,7 +26,7 @@ from mpsguard.guard.lanes.command import CommandFailedError
 from mpsguard.guard.model import Client, LaneState, Work
 from mpsguard.guard.remedies import termination
 from mpsguard.linux.identity import ProcessKey, UserKey
-from mpsguard.linux.tasks import Owner, beside, finish
+from mpsguard.linux.tasks import Owner, beside
 from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
 from mpsguard.preload.second_move import MOST_NUMBER, MoveAnswer, MoveState
 
@@ -178,7 +178,8 @@ class ProgramMoves:
         """Take the claim of a client that it has moved: a guard before this one has asked it to."""
         client = self._domain.clients.get(process)
         if process not in self._waiting and self._drivers.move_of(process) is not None and client is not None:
-            self._closing.spawn(self._arrived_late(client), name=f"move of process {process.pid}")
+            late = self._arrived(client, MoveState(answer=MoveAnswer.MOVED), 0, let_go=None)
+            self._closing.spawn(late, name=f"move of process {process.pid}")
 
     def ended(self, process: ProcessKey) -> None:
         """Let go of a client that has ended."""
@@ -280,8 +281,12 @@ class ProgramMoves:
         finally:
             del self._waiting[process]
         if state.answer is MoveAnswer.MOVED:
-            # From here on it is not broken off: the program is there.
-            return await finish(self._arrived(client, state, number, let_go=let_go))
+            # The program is there, whoever still waits for that: only the guard's end breaks off what is left.
+            arrived = self._arrived(client, state, number, let_go=let_go)
+            result = await asyncio.shield(self._closing.spawn(arrived, name=f"move of process {process.pid}"))
+            if result is None:
+                raise MoveError(f"process {process.pid} says that it moved, without a second driver there")
+            return result
         self.page.take_back(number)
         if state.answer is MoveAnswer.NONE and not state.reason:
             self._leave(process)
@@ -307,28 +312,27 @@ class ProgramMoves:
             raise
         return MoveState()
 
-    async def _arrived(self, client: Client, state: MoveState, number: int, *, let_go: bool | None) -> ClientMoved:
-        """Take note of a move, and have the old lane let go of the client."""
+    async def _arrived(
+        self, client: Client, state: MoveState, number: int, *, let_go: bool | None
+    ) -> ClientMoved | None:
+        """Take note of a move, and have the old lane let go of the client; None if it has no second driver there."""
         changed = self._drivers.moved(client.process)
         if changed is None:
             self.page.take_back(number)
             self._drivers.not_moved(client.process, has_second=True)
-            raise MoveError(f"process {client.process.pid} says that it moved, without a second driver there")
+            return None
+        kept = _LEFT_OPEN
         try:
             kept = await self._let_go(client, changed, number, let_go=let_go)
         finally:
             self._drivers.let_go(client.process)
-        result = ClientMoved(
-            client.process.pid, changed.lane, client.lane, changed.sm_share, state.prepared, state.paused, kept
-        )
-        told = {"pid": result.pid, "lane": result.lane, "was": result.was, "share": result.share}
-        times = {"prepared": round(state.prepared, 4), "paused": round(state.paused, 4), "kept": kept}
-        self._events.publish("client_moved", self._domain.name, user=client.user, **told, **times)
+            result = ClientMoved(
+                client.process.pid, changed.lane, client.lane, changed.sm_share, state.prepared, state.paused, kept
+            )
+            told = {"pid": result.pid, "lane": result.lane, "was": result.was, "share": result.share}
+            times = {"prepared": round(state.prepared, 4), "paused": round(state.paused, 4), "kept": kept}
+            self._events.publish("client_moved", self._domain.name, user=client.user, **told, **times)
         return result
-
-    async def _arrived_late(self, client: Client) -> None:
-        with suppress(MoveError):
-            await self._arrived(client, MoveState(answer=MoveAnswer.MOVED), 0, let_go=None)
 
     async def _let_go(self, before: Client, now: Client, number: int, *, let_go: bool | None) -> str:
         """End what the old lane has of a client; return why it has something still, or ""."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,39 @@ def test_one_that_has_moved_when_the_operator_leaves_is_there(tmp_path: Path) ->
         await settled(moving, process)
         assert moving.place.now(process).moved_at is not None
         assert [told["share"] for told in moving.told("client_moved")] == [20.0]
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize("before", ["operator", "guard"])
+def test_a_lane_that_does_not_let_go_keeps_no_guard_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    monkeypatch.setattr("mpsguard.guard.incidents.program_moves._LET_GO_WITHIN", 3600.0)
+
+    async def body(moving: Moving) -> None:
+        process = await moving.client()
+        asked = asyncio.Event()
+
+        async def hang() -> dict[int, int]:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        moving.place.first.clients = hang  # type: ignore[attr-defined]  # a control daemon that does not answer
+        first = asyncio.create_task(moving.watch.moves.move(process.pid, "d-1", None, let_go=None))
+        await until(moving.asked)
+        ((_, number, *_),) = moving.asked()
+        await connected(moving, process)
+        moving.say(process, number=number, answer=MoveAnswer.MOVED, moved=True)
+        await asked.wait()
+        if before == "operator":
+            await moving.broken_off(first)
+            assert moving.told("client_moved") == []
+        await moving.watch.close()
+        await moving.broken_off(first)
+        assert [told["lane"] for told in moving.told("client_moved")] == ["d-1"]
+        assert moving.place.now(process).lane == "d-1"
 
     run(tmp_path, body)
 
