@@ -191,16 +191,20 @@ class ProgramMoves:
         return self._claims.token_of(process) if self._claims is not None else 0
 
     async def _claim(self, client: Client) -> SecondClaim | None:
-        """Return what a client says now; it is looked at now and then, and one that has just come was not yet."""
+        """Return what a client says now; it is looked at now and then, and one that has just come was not yet.
+
+        The word by which it can be asked comes later than that it waits: a hot one makes its second driver before.
+        """
         if self._claims is None:
             return None
         self._claims.hurry(client.process)
+        claim: SecondClaim | None = None
         for _ in range(_LOOKS):
             claim = self._claims.of(client.process)
-            if claim is not None:
-                return claim
+            if claim is not None and (claim.phase is not ClaimPhase.WAITING or self._word(client.process)):
+                break
             await asyncio.sleep(_LOOK_AGAIN)
-        return None
+        return claim
 
     def _lane(self, client: Client, lane: str | None, share: float | None) -> str:
         if lane is not None:
@@ -281,7 +285,7 @@ class ProgramMoves:
         finally:
             del self._waiting[process]
         if state.answer is MoveAnswer.MOVED:
-            # The program is there, whoever still waits for that: only the guard's end breaks off what is left.
+            # The program is there, also if the caller waits no more: only the guard's end breaks off what is left.
             arrived = self._arrived(client, state, number, let_go=let_go)
             result = await asyncio.shield(self._closing.spawn(arrived, name=f"move of process {process.pid}"))
             if result is None:

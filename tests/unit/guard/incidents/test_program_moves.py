@@ -74,6 +74,21 @@ def test_a_word_by_which_one_process_was_asked_is_no_other_ones(tmp_path: Path) 
     run(tmp_path, body)
 
 
+def test_the_word_by_which_a_program_can_be_asked_is_waited_for(tmp_path: Path) -> None:
+    async def body(moving: Moving) -> None:
+        process = await moving.client()
+        moving.say(process, word=0)
+        await until(lambda: moving.word(process) == 0)
+        first = moving.begin(process)
+        await asyncio.wait([first], timeout=0.0)
+        moving.say(process, word=7)
+        await until(lambda: first.done() or moving.asked())
+        assert [word for word, *_ in moving.asked()] == [7]
+        await moving.broken_off(first)
+
+    run(tmp_path, body)
+
+
 async def settled(moving: Moving, process: ProcessKey) -> None:
     await until(lambda: moving.watch.drivers.move_of(process) is None)
 
