@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.linux.processes import procfs
+from mpsguard.linux.sockets.listens import listens
 from tests.harness.stopped import stopped
 from tests.harness.waiting import wait_for
 from tests.hostile.attacker import UID, attack
@@ -188,5 +189,6 @@ def test_one_in_which_a_directory_is_made_again_is_waited_for_on_a_thread(
     wait_for("a thread waits", lambda: "D" in [procfs.state(int(thread)) for thread in os.listdir(threads)])
     wait_for("the problem", lambda: any(str(guarded.public) in each for each in guarded.asked("status")["problems"]))
     stalled.close()
-    wait_for("its socket", (guarded.public / "control").exists)
+    # It is there a moment before it listens.
+    wait_for("its socket", lambda: listens(guarded.public / "control"))
     serves_and_ends(guarded)

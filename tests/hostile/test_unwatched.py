@@ -59,10 +59,16 @@ tell("over", served=sum(served))
 CROWD = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for number in range(140):
+    # One after another: of silent connections a user has few.
+    there, come = os.pipe()
     if not os.fork():
         kept = spaces(4)
         client()
+        os.write(come, b"x")
         signal.pause()
+    os.close(come)
+    os.read(there, 1)
+    os.close(there)
 tell("started")
 signal.pause()
 """
@@ -128,8 +134,8 @@ def test_a_crowd_of_one_user_takes_no_place_of_anothers() -> None:
     with Guarded(policy="max_connections = 4096") as guarded:
         crowd = attack(start(guarded), CLIENT + CROWD)
         crowd.expect("started")
-        wait_for("the crowd is there", lambda: len(guarded.clients()) >= 130, deadline=60)
-        wait_for("its share is used up", lambda: guarded.events("client_unwatched"), deadline=60)
+        wait_for("the crowd is there", lambda: len(guarded.clients()) >= 130)
+        wait_for("its share is used up", lambda: guarded.events("client_unwatched"))
         victim = attack(guarded, CLIENT + ONE, uid=OTHER)
         victim.expect("came")
-        wait_for("an eye on the victim", lambda: watch(guarded, victim)["watched"], deadline=60)
+        wait_for("an eye on the victim", lambda: watch(guarded, victim)["watched"])
