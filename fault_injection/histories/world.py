@@ -62,6 +62,7 @@ class Lane:
         """Living clients with GPU work that has ended for good."""
         self.recovers_at = 0.0
         """Clients that come before wait."""
+        self.last_came = 0.0
 
 
 class World:
@@ -171,7 +172,7 @@ class World:
         process = self.process(pid)
         uid = self.chance.choice((1000, 1001, 65534)) if uid is None else uid
         lane.clients[process] = uid
-        self.came[process] = at
+        lane.last_came = self.came[process] = at
         self.told.append(f"{at:8.3f} {process.pid}.{process.start_ticks} comes to {lane.name}")
         self.say(at, Source.PROCESSES, ClientCame("default", lane.name, uid), process, trust=Trust.PROOF, late=0.0)
         if lane.left is not None and self.chance.random() < 0.7:
@@ -425,8 +426,13 @@ class World:
         self.told.append(f"{at:8.3f} {lane.name}: the server dies")
         self.server(at, lane, "server_exited")
         self._clients_die(at, lane)
-        self.say(at + 1.2, Source.LANE, LaneChanged("default", lane.name, "ACTIVE", "no server yet", ()))
+        self.then(at + 1.2, lambda then: self._is_empty(then, lane, at))
         lane.server += 10
+
+    def _is_empty(self, at: float, lane: Lane, since: float) -> None:
+        """Say that a lane has no server, unless a client has come since, as one may that waited for a recovery."""
+        if lane.last_came <= since:
+            self.say(at, Source.LANE, LaneChanged("default", lane.name, "ACTIVE", "no server yet", ()))
 
     def quits(self, at: float, lane: Lane) -> None:
         """Let a lane without clients end in order."""
