@@ -326,11 +326,15 @@ def all_of(
 ) -> Iterator[OwnPath]:
     """Return all paths of a guard, outer ones first."""
     domains = owners.domains.values()
+
+    def all_quit() -> bool:
+        return all(domain.quits() for domain in domains)
+
     for domain in domains:
         for endpoint in domain.endpoints:
             yield UntilQuit(PublicPath(endpoint, partial(store, domain, manager)), domain.quits)
     for path in _of_the_guard(settings, journal):
-        yield UntilQuit(path, lambda: all(domain.quits() for domain in domains))
+        yield UntilQuit(path, all_quit)
     for domain in domains:
         for lane in domain.lanes.all:
             yield UntilQuit(_lane_path(lane, events), domain.quits)
@@ -341,7 +345,7 @@ def all_of(
             )
             yield UntilQuit(logs, domain.quits)
     for path in _sockets(owners):
-        yield UntilQuit(path, lambda: all(domain.quits() for domain in domains))
+        yield UntilQuit(path, all_quit)
 
 
 def _of_the_guard(settings: GuardConfig, journal: Callable[[], Journal]) -> Iterator[OwnPath]:

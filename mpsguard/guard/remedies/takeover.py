@@ -46,6 +46,11 @@ class LaneView(msgspec.Struct, frozen=True):
     astride: frozenset[ProcessKey] = frozenset()
     """Clients among them that have a driver on another lane, too: a fault of theirs may be there."""
 
+    @property
+    def on_this_alone(self) -> frozenset[ProcessKey]:
+        """Clients of which a fault is one of this lane."""
+        return self.clients - self.astride
+
 
 class SessionFailover(msgspec.Struct, frozen=True):
     """The failover of one session to a standby on another lane."""
@@ -141,16 +146,12 @@ def waiting(sessions: Iterable[SessionRecord]) -> frozenset[ProcessKey]:
 
 
 def _lane_of(process: ProcessKey | None, lanes: Sequence[LaneView]) -> str | None:
-    return next((lane.name for lane in lanes if process in lane.clients - lane.astride), None)
+    return next((lane.name for lane in lanes if process in lane.on_this_alone), None)
 
 
 def _lane_of_pid(pid: int, lanes: Sequence[LaneView]) -> str | None:
     return next(
-        (
-            lane.name
-            for lane in lanes
-            if pid in lane.servers or any(client.pid == pid for client in lane.clients - lane.astride)
-        ),
+        (lane.name for lane in lanes if pid in lane.servers or any(client.pid == pid for client in lane.on_this_alone)),
         None,
     )
 
